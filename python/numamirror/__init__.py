@@ -1,0 +1,1 @@
+"""numamirror runs quantized GGUF language models on multi-socket CPU servers."""

@@ -1,0 +1,3 @@
+//! The engine of numamirror.
+
+pub mod error;
