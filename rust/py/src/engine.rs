@@ -1,0 +1,226 @@
+//! `Engine`: one loaded model. Each method is one call into the core.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use numamirror_core::arena::arena_bytes;
+use numamirror_core::batch::BatchItem;
+use numamirror_core::candidates::{self, Penalties};
+use numamirror_core::error::{Error, Result};
+use numamirror_core::exec::{ExecOptions, Executor};
+use numamirror_core::isa;
+use numamirror_core::load::{Source, WeightFile, load};
+use numamirror_core::program::Program;
+use numamirror_core::state::{CacheType, StateLimits, cache_bytes};
+use numamirror_core::topology::{CpuId, Pin};
+use numamirror_core::weights::{Layout, Role, TensorSpec};
+use numamirror_core::workers::{Control, Workers};
+use pyo3::buffer::PyBuffer;
+use pyo3::prelude::*;
+
+use crate::enter::enter;
+use crate::errors;
+
+/// Refuses a program that the engine would refuse.
+#[pyfunction]
+pub(crate) fn verify_program(py: Python<'_>, program: &str) -> PyResult<()> {
+    errors::map(py, Program::from_json(program)).map(|_| ())
+}
+
+/// Bytes that one tensor takes in memory for the instruction set in use.
+#[pyfunction]
+pub(crate) fn packed_bytes(
+    py: Python<'_>,
+    type_name: String,
+    n_rows: u32,
+    n_cols: u32,
+    role: &str,
+) -> PyResult<usize> {
+    let role = if role == "vector" { Role::Vector } else { Role::Matrix };
+    let spec = TensorSpec { name: String::new(), type_name, n_rows, n_cols, role };
+    let layout = isa::choose(None).and_then(|isa| Layout::new(&[spec], isa));
+    errors::map(py, layout).map(|layout| layout.entries[0].n_bytes())
+}
+
+/// Bytes of weights, cache and activations that a program takes.
+#[pyfunction]
+pub(crate) fn memory_needs(
+    py: Python<'_>,
+    program: &str,
+    n_ubatch: usize,
+    n_ctx: usize,
+    n_parallel: usize,
+    cache_type_k: &str,
+    cache_type_v: &str,
+) -> PyResult<(usize, usize, usize)> {
+    let needs = || {
+        let program = Program::from_json(program)?;
+        let weights = Layout::new(program.tensors(), isa::choose(None)?)?.n_bytes;
+        let limits = state_limits(n_ctx, n_parallel, cache_type_k, cache_type_v)?;
+        let cache = cache_bytes(program.caches(), &limits);
+        Ok((weights, cache, arena_bytes(program.slots(), n_ubatch)))
+    };
+    errors::map(py, needs())
+}
+
+fn state_limits(n_ctx: usize, n_parallel: usize, k: &str, v: &str) -> Result<StateLimits> {
+    Ok(StateLimits {
+        n_ctx,
+        n_parallel,
+        k_type: CacheType::by_name(k)?,
+        v_type: CacheType::by_name(v)?,
+    })
+}
+
+/// A model in memory, its workers and its sequences.
+#[pyclass(frozen, module = "numamirror._core")]
+pub(crate) struct Engine {
+    executor: Mutex<Executor>,
+    isa: &'static isa::Isa,
+}
+
+#[pymethods]
+impl Engine {
+    /// Loads the weights of `program` from `sources`, one (path, offset) a tensor.
+    #[new]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
+    #[pyo3(signature = (program, sources, *, pins, n_threads, n_threads_batch, n_ubatch, n_ctx,
+                        n_parallel, cache_type_k, cache_type_v, progress))]
+    fn new(
+        py: Python<'_>,
+        program: &str,
+        sources: Vec<(String, u64)>,
+        pins: Vec<u32>,
+        n_threads: usize,
+        n_threads_batch: usize,
+        n_ubatch: usize,
+        n_ctx: usize,
+        n_parallel: usize,
+        cache_type_k: &str,
+        cache_type_v: &str,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let isa = errors::map(py, isa::choose(None))?;
+        let program = errors::map(py, Program::from_json(program))?;
+        let state = errors::map(py, state_limits(n_ctx, n_parallel, cache_type_k, cache_type_v))?;
+        let options = ExecOptions { max_rows: n_ubatch, n_threads, n_threads_batch, state };
+        let done = std::sync::atomic::AtomicU64::new(0);
+        let notice = |py: Python<'_>| match &progress {
+            Some(call) => {
+                call.call1(py, (done.load(std::sync::atomic::Ordering::Relaxed),)).map(|_| ())
+            }
+            None => Ok(()),
+        };
+        let executor = enter(py, notice, |poll| {
+            let workers = Workers::new(&pins_of(&pins))?;
+            let (files, sources) = open(&sources)?;
+            let layout = Layout::new(program.tensors(), isa)?;
+            let mut advance = |bytes| {
+                done.store(bytes, std::sync::atomic::Ordering::Relaxed);
+                poll()
+            };
+            let weights = load(layout, &files, &sources, &workers, &mut advance)?;
+            Executor::new(program, weights, workers, isa, options)
+        })?;
+        Ok(Self { executor: Mutex::new(executor), isa })
+    }
+
+    /// Name of the instruction set in use.
+    #[getter]
+    fn isa(&self) -> &'static str {
+        self.isa.name
+    }
+
+    /// Bytes of the packed weights, and how many of them lie in huge pages.
+    fn weight_pages(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
+        let executor = self.lock();
+        let report = errors::map(py, executor.weights().memory().page_report())?;
+        Ok((report.resident_bytes, report.huge_bytes))
+    }
+
+    /// One forward pass over (sequence, position, token, wants logits).
+    fn forward(&self, py: Python<'_>, batch: Vec<(u32, u32, u32, bool)>) -> PyResult<()> {
+        let items: Vec<BatchItem> = batch
+            .into_iter()
+            .map(|(sequence, position, token, wants_logits)| BatchItem {
+                sequence,
+                position,
+                token,
+                wants_logits,
+            })
+            .collect();
+        enter(py, |_| Ok(()), |poll| self.lock().forward(&items, poll))
+    }
+
+    /// Copies the last pass's logits into a float32 array of [n_outputs, n_vocab] elements.
+    fn copy_logits(&self, py: Python<'_>, into: PyBuffer<f32>) -> PyResult<()> {
+        into.copy_from_slice(py, self.lock().logits())
+    }
+
+    /// Ids and logits of the best next tokens after the `output`-th row of the last pass.
+    fn best(
+        &self,
+        py: Python<'_>,
+        output: usize,
+        n_candidates: usize,
+        recent: Vec<u32>,
+        repeat_penalty: f32,
+        frequency_penalty: f32,
+        presence_penalty: f32,
+    ) -> PyResult<(Vec<u32>, Vec<f32>)> {
+        let executor = self.lock();
+        let n_vocab = executor.program().n_vocab();
+        let penalties = Penalties {
+            repeat: repeat_penalty,
+            frequency: frequency_penalty,
+            presence: presence_penalty,
+        };
+        let row = executor.logits().chunks_exact(n_vocab).nth(output).ok_or(Error::BadRequest {
+            name: "output".into(),
+            found: output.to_string(),
+            expected: "a row of the last pass".into(),
+        });
+        let best = row.and_then(|row| candidates::best(row, n_candidates, &recent, &penalties));
+        errors::map(py, best).map(|best| best.into_iter().unzip())
+    }
+
+    /// Positions that a sequence holds.
+    fn n_past(&self, sequence: u32) -> usize {
+        self.lock().state().n_past(sequence)
+    }
+
+    /// Forgets a sequence.
+    fn remove(&self, sequence: u32) {
+        self.lock().state_mut().remove(sequence);
+    }
+}
+
+impl Engine {
+    fn lock(&self) -> MutexGuard<'_, Executor> {
+        self.executor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn pins_of(cpus: &[u32]) -> Vec<Pin> {
+    cpus.iter().map(|&cpu| Pin { cpu: CpuId(cpu), ..todo!() }).collect()
+}
+
+/// Opens each file once; sources by index of their file.
+fn open(sources: &[(String, u64)]) -> Result<(Vec<WeightFile>, Vec<Source>)> {
+    let mut files: Vec<WeightFile> = Vec::new();
+    let mut found = Vec::with_capacity(sources.len());
+    for (path, offset) in sources {
+        let file = match files.iter().position(|file| &file.path == path) {
+            Some(index) => index,
+            None => {
+                let file = std::fs::File::open(path).map_err(|source| Error::System {
+                    call: format!("opening {path}"),
+                    source,
+                })?;
+                files.push(WeightFile { path: path.clone(), file });
+                files.len() - 1
+            }
+        };
+        found.push(Source { file, offset: *offset });
+    }
+    Ok((files, found))
+}
