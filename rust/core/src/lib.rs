@@ -1,3 +1,6 @@
 //! The engine of numamirror.
 
 pub mod error;
+pub mod isa;
+pub mod packed;
+pub mod quant;
