@@ -1,0 +1,7 @@
+//! Running a program: the worker threads and what they meet at.
+
+mod barrier;
+mod event;
+mod pool;
+mod team;
+pub mod workers;
