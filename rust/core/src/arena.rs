@@ -13,12 +13,9 @@ use serde::Deserialize;
 use crate::error::Result;
 use crate::isa::vector::VectorOps;
 use crate::memory::Mapping;
-use crate::packed::{Activations, OutTile, Q8Activations};
+use crate::packed::{Activations, OutTile, Q8_BLOCK_ELEMS, Q8Activations};
 use crate::weights::MatrixRef;
 use crate::workers::Team;
-
-/// Values that share one scale when activations are quantized to 8 bits.
-pub const Q8_BLOCK_ELEMS: usize = 32;
 
 /// One slot, by index in the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
@@ -162,7 +159,7 @@ impl Arena {
             grid.n_rows.div_ceil(grid.row_step) * width.div_ceil(grid.col_step)
         };
         let total = (0..n_grids).map(|i| count(&grid(i))).sum();
-        while let Some(mut item) = team.claim(total) {
+        while let Some(mut item) = team.next_chunk(total) {
             let mut index = 0;
             let mut cut = grid(index);
             while item >= count(&cut) {
@@ -199,7 +196,7 @@ impl Arena {
     pub(crate) fn quantize(&self, team: &Team<'_>, slot: SlotId, n_rows: usize, vector: &VectorOps) {
         let width = self.width(slot);
         let n_blocks = width / Q8_BLOCK_ELEMS;
-        while let Some(row) = team.claim(n_rows) {
+        while let Some(row) = team.next_chunk(n_rows) {
             let place = self.quantized;
             // SAFETY: each row is claimed by one worker a phase and rows do not overlap; the
             // three arrays were laid out for `max_rows` rows of the widest slot; nothing reads
@@ -244,8 +241,8 @@ impl Arena {
 
     /// Start of an array of `n_elems` at `offset`, checked to end inside the mapping.
     fn at<T: Plain>(&self, offset: usize, n_elems: usize) -> *mut T {
-        assert!(offset + n_elems * size_of::<T>() <= self.memory.len(), "outside the arena");
-        self.memory.base().wrapping_add(offset).cast()
+        assert!(offset + n_elems * size_of::<T>() <= self.memory.len_bytes(), "outside the arena");
+        self.memory.base_ptr().as_ptr().wrapping_add(offset).cast()
     }
 }
 
@@ -299,14 +296,14 @@ impl Tile<'_> {
         for panel in first_panel..last_panel {
             let col = panel * matrix.panel_rows();
             assert!(self.cols.contains(&col), "tile does not start at a panel");
-            let out = OutTile {
-                // SAFETY: inside the tile, asserted above.
-                ptr: unsafe { self.pointer.add(self.rows.start * self.width + col) },
-                row_stride: self.width,
-                n_rows: matrix.panel_rows().min(self.cols.end - col),
-            };
-            // SAFETY: `out` covers rows and columns of this tile only, which is exclusive.
-            unsafe { matrix.multiply(panel, activations, self.rows.len(), out) };
+            let n_rows = matrix.panel_rows().min(self.cols.end - col);
+            // SAFETY: `out` covers rows and columns of this tile only (asserted above), and a
+            // tile is exclusive.
+            unsafe {
+                let start = self.pointer.add(self.rows.start * self.width + col);
+                let out = OutTile::new(start, self.width, n_rows);
+                matrix.multiply(panel, activations, self.rows.len(), out);
+            }
         }
     }
 }

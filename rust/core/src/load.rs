@@ -86,7 +86,7 @@ pub fn load(
         }
         control
     };
-    let ran = workers.run(workers.len(), &job, &mut poll);
+    let ran = workers.run(workers.n_threads(), &job, &mut poll);
     if let Some(error) = lock(&failure).take() {
         return Err(error);
     }
@@ -158,7 +158,7 @@ fn pack_matrix(
     for (i, (panel, source)) in panels.zip(sources).enumerate() {
         let at = i * entry.panel_rows;
         let rows = entry.panel_rows.min(n_rows - at);
-        (entry.form().pack_panel)(entry.quant, source, rows, n_cols, entry.panel_rows, panel)
+        (entry.form.pack_panel)(entry.quant, source, rows, n_cols, entry.panel_rows, panel)
             .map_err(|bad| Error::NonFiniteWeight {
                 tensor: entry.spec.name.clone(),
                 row: first_row + at + bad.row,

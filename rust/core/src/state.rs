@@ -313,7 +313,7 @@ impl State {
     ) {
         let layer = self.layers[cache.0 as usize];
         let n_heads = layer.spec.n_head_kv as usize;
-        while let Some(item) = team.claim(batch.runs.len() * n_heads) {
+        while let Some(item) = team.next_chunk(batch.runs.len() * n_heads) {
             let (run, head) = (&batch.runs[item / n_heads], item % n_heads);
             let (k_type, v_type) = (self.limits.k_type, self.limits.v_type);
             // SAFETY: the team hands out each item once a phase, no two runs of a batch have the
@@ -340,8 +340,8 @@ impl State {
     ) -> (*mut u8, usize) {
         let n_elems = dim as usize * BLOCK_POSITIONS;
         let at = block.0 as usize * self.block_bytes + offset + head * n_elems * kind.bytes();
-        assert!(at + n_elems * kind.bytes() <= self.memory.len(), "cache part outside its mapping");
-        (self.memory.base().wrapping_add(at), n_elems)
+        assert!(at + n_elems * kind.bytes() <= self.memory.len_bytes(), "cache part outside its mapping");
+        (self.memory.base_ptr().as_ptr().wrapping_add(at), n_elems)
     }
 
     fn part(&self, offset: usize, dim: u32, kind: CacheType, block: BlockId, head: usize) -> KvRef<'_> {

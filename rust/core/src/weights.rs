@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::isa::Isa;
 use crate::memory::Mapping;
 use crate::packed::{ActivationKind, Activations, MatmulFn, OutTile, PackedForm};
+use crate::packed::form_for;
 use crate::quant::{self, QuantType};
 
 /// Alignment of each tensor in memory, in bytes: a page, so that pages never hold two tensors.
@@ -51,14 +52,22 @@ pub struct TensorSpec {
 }
 
 impl TensorSpec {
-    /// The quantization type, when it exists here and divides the rows.
-    pub fn quant_type(&self) -> Result<&'static QuantType> {
-        let unsupported = || Error::Unsupported {
+    /// The packed form that its type has.
+    pub fn form(&self) -> Result<&'static PackedForm> {
+        form_for(self.quant_type()?).ok_or_else(|| self.unsupported())
+    }
+
+    fn unsupported(&self) -> Error {
+        Error::Unsupported {
             kind: "quantization type",
             name: self.type_name.clone(),
             known: quant::TYPES.map(|quant| quant.name).join(", "),
-        };
-        let quant = quant::by_name(&self.type_name).ok_or_else(unsupported)?;
+        }
+    }
+
+    /// The quantization type, when it exists here and divides the rows.
+    pub fn quant_type(&self) -> Result<&'static QuantType> {
+        let quant = quant::by_name(&self.type_name).ok_or_else(|| self.unsupported())?;
         if self.n_cols as usize % quant.block_elems != 0 {
             return Err(Error::BadProgram {
                 place: format!("tensor {}", self.name),
@@ -79,6 +88,8 @@ pub struct Entry {
     pub spec: TensorSpec,
     /// Its type in the file.
     pub quant: &'static QuantType,
+    /// How it is packed, when it is a matrix.
+    pub form: &'static PackedForm,
     /// First byte in the mapping.
     pub offset: usize,
     /// Bytes a panel; for a vector, of the whole.
@@ -89,12 +100,6 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// The packed form its type has.
-    #[must_use]
-    pub fn form(&self) -> &'static PackedForm {
-        self.quant.form
-    }
-
     /// Number of panels; 1 for a vector.
     #[must_use]
     pub fn n_panels(&self) -> usize {
@@ -129,19 +134,20 @@ impl Layout {
         let mut n_bytes = 0;
         let mut entries = Vec::with_capacity(specs.len());
         for spec in specs {
-            let quant = spec.quant_type()?;
+            let (quant, form) = (spec.quant_type()?, spec.form()?);
             let n_cols = spec.n_cols as usize;
             let (panel_rows, panel_bytes) = match spec.role {
-                Role::Matrix => (isa.panel_rows, (quant.form.panel_bytes)(isa.panel_rows, n_cols)),
+                Role::Matrix => (isa.panel_rows, (form.panel_bytes)(isa.panel_rows, n_cols)),
                 Role::Vector => (1, n_cols * size_of::<f32>()),
             };
             let entry = Entry {
                 spec: spec.clone(),
                 quant,
+                form,
                 offset: n_bytes,
                 panel_bytes,
                 panel_rows,
-                kernel: isa.matmul(quant.form),
+                kernel: isa.matmul(form),
             };
             n_bytes += entry.n_bytes().next_multiple_of(TENSOR_ALIGN);
             entries.push(entry);
@@ -160,7 +166,7 @@ pub struct Weights {
 impl Weights {
     /// Weights whose memory was filled as `layout` says.
     pub(crate) fn new(memory: Mapping, layout: Layout) -> Self {
-        assert!(memory.len() >= layout.n_bytes, "weights outside their mapping");
+        assert!(memory.len_bytes() >= layout.n_bytes, "weights outside their mapping");
         Self { memory, layout }
     }
 
@@ -231,7 +237,7 @@ impl MatrixRef<'_> {
     /// What its kernels multiply with.
     #[must_use]
     pub fn activation(&self) -> ActivationKind {
-        self.entry.form().activation
+        self.entry.form.activation
     }
 
     fn panel(&self, panel: usize) -> &[u8] {
@@ -242,7 +248,7 @@ impl MatrixRef<'_> {
     /// One row's exact values into `out`, `f32[n_cols]`.
     pub fn unpack_row(&self, row: usize, out: &mut [f32]) {
         let (panel, within) = (row / self.panel_rows(), row % self.panel_rows());
-        let unpack = self.entry.form().unpack_row;
+        let unpack = self.entry.form.unpack_row;
         unpack(self.panel(panel), self.panel_rows(), self.n_cols(), within, out);
     }
 

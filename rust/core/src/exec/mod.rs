@@ -64,7 +64,7 @@ impl Executor {
             state: State::new(&program.caches, options.state)?,
             arena: Arena::new(&program.slots, options.max_rows)?,
             rows: program.slots.iter().map(|slot| slot.rows).collect(),
-            scratch: (0..workers.len()).map(|_| Mutex::new(vec![0.0; scratch_elems])).collect(),
+            scratch: (0..workers.n_threads()).map(|_| Mutex::new(vec![0.0; scratch_elems])).collect(),
             batch: Batch::with_capacity(options.max_rows),
             program,
             weights,
@@ -159,14 +159,14 @@ impl Executor {
             rows: &self.rows,
         };
         let job = |team: &Team<'_>| {
-            let buffer = &self.scratch[team.worker()];
+            let buffer = &self.scratch[team.worker().0];
             let mut scratch = buffer.lock().unwrap_or_else(PoisonError::into_inner);
             for step in &self.program.steps {
                 if !run_op(step.op.as_op(), &pass, team, &mut scratch) {
                     return;
                 }
                 if let Some(found) = trace {
-                    if team.worker() == 0 {
+                    if team.worker().0 == 0 {
                         note_first_bad(step, &pass, found);
                     }
                     if !team.barrier() {
