@@ -13,12 +13,9 @@ use serde::Deserialize;
 
 use crate::batch::{Batch, BatchItem, Row, Run};
 use crate::error::{Error, Result};
-use crate::isa::vector::{KvMut, KvRef};
+use crate::isa::vector::{BLOCK_POSITIONS, CacheMut, CacheRef};
 use crate::memory::Mapping;
 use crate::workers::Team;
-
-/// Positions a cache block holds.
-pub const BLOCK_POSITIONS: usize = 64;
 
 /// Alignment of each layer's part of a block, in bytes: a cache line.
 const PART_ALIGN: usize = 64;
@@ -290,14 +287,14 @@ impl State {
 
     /// Keys of one kv head in one block, `[k_dim][64]`.
     #[must_use]
-    pub fn keys(&self, cache: CacheId, block: BlockId, head: usize) -> KvRef<'_> {
+    pub fn keys(&self, cache: CacheId, block: BlockId, head: usize) -> CacheRef<'_> {
         let layer = self.layers[cache.0 as usize];
         self.part(layer.k_offset, layer.spec.k_dim, self.limits.k_type, block, head)
     }
 
     /// Values of one kv head in one block, `[64][v_dim]`.
     #[must_use]
-    pub fn values(&self, cache: CacheId, block: BlockId, head: usize) -> KvRef<'_> {
+    pub fn values(&self, cache: CacheId, block: BlockId, head: usize) -> CacheRef<'_> {
         let layer = self.layers[cache.0 as usize];
         self.part(layer.v_offset, layer.spec.v_dim, self.limits.v_type, block, head)
     }
@@ -309,7 +306,7 @@ impl State {
         cache: CacheId,
         batch: &Batch,
         team: &Team<'_>,
-        mut store: impl FnMut(&Run, usize, KvMut<'_>, KvMut<'_>),
+        mut store: impl FnMut(&Run, usize, CacheMut<'_>, CacheMut<'_>),
     ) {
         let layer = self.layers[cache.0 as usize];
         let n_heads = layer.spec.n_head_kv as usize;
@@ -344,15 +341,15 @@ impl State {
         (self.memory.base_ptr().as_ptr().wrapping_add(at), n_elems)
     }
 
-    fn part(&self, offset: usize, dim: u32, kind: CacheType, block: BlockId, head: usize) -> KvRef<'_> {
+    fn part(&self, offset: usize, dim: u32, kind: CacheType, block: BlockId, head: usize) -> CacheRef<'_> {
         let (pointer, n_elems) = self.part_pointer(offset, dim, kind, block, head);
         // SAFETY: inside the live mapping (asserted), aligned because parts and heads are
         // multiples of 64 elements; writers exist only inside `for_each_store`, whose phase has
         // no readers.
         unsafe {
             match kind {
-                CacheType::F16 => KvRef::F16(std::slice::from_raw_parts(pointer.cast(), n_elems)),
-                CacheType::F32 => KvRef::F32(std::slice::from_raw_parts(pointer.cast(), n_elems)),
+                CacheType::F16 => CacheRef::F16(std::slice::from_raw_parts(pointer.cast(), n_elems)),
+                CacheType::F32 => CacheRef::F32(std::slice::from_raw_parts(pointer.cast(), n_elems)),
             }
         }
     }
@@ -366,14 +363,14 @@ impl State {
         kind: CacheType,
         block: BlockId,
         head: usize,
-    ) -> KvMut<'_> {
+    ) -> CacheMut<'_> {
         let (pointer, n_elems) = self.part_pointer(offset, dim, kind, block, head);
         // SAFETY: inside the live, writable mapping (asserted) and aligned as in `part`;
         // exclusive by this function's contract.
         unsafe {
             match kind {
-                CacheType::F16 => KvMut::F16(std::slice::from_raw_parts_mut(pointer.cast(), n_elems)),
-                CacheType::F32 => KvMut::F32(std::slice::from_raw_parts_mut(pointer.cast(), n_elems)),
+                CacheType::F16 => CacheMut::F16(std::slice::from_raw_parts_mut(pointer.cast(), n_elems)),
+                CacheType::F32 => CacheMut::F32(std::slice::from_raw_parts_mut(pointer.cast(), n_elems)),
             }
         }
     }

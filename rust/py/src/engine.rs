@@ -1,5 +1,6 @@
 //! `Engine`: one loaded model. Each method is one call into the core.
 
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use numamirror_core::arena::arena_bytes;
@@ -11,9 +12,10 @@ use numamirror_core::isa;
 use numamirror_core::load::{Source, WeightFile, load};
 use numamirror_core::program::Program;
 use numamirror_core::state::{CacheType, StateLimits, cache_bytes};
-use numamirror_core::topology::{CpuId, Pin};
+use numamirror_core::sys;
+use numamirror_core::topology::{CpuId, Pin, Topology, allowed_cpus, plan_pins};
 use numamirror_core::weights::{Layout, Role, TensorSpec};
-use numamirror_core::workers::{Control, Workers};
+use numamirror_core::workers::Workers;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 
@@ -76,6 +78,9 @@ fn state_limits(n_ctx: usize, n_parallel: usize, k: &str, v: &str) -> Result<Sta
 pub(crate) struct Engine {
     executor: Mutex<Executor>,
     isa: &'static isa::Isa,
+    pins: Vec<Pin>,
+    n_threads: usize,
+    n_threads_batch: usize,
 }
 
 #[pymethods]
@@ -83,15 +88,15 @@ impl Engine {
     /// Loads the weights of `program` from `sources`, one (path, offset) a tensor.
     #[new]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
-    #[pyo3(signature = (program, sources, *, pins, n_threads, n_threads_batch, n_ubatch, n_ctx,
+    #[pyo3(signature = (program, sources, *, threads, threads_batch, cpu_range, n_ubatch, n_ctx,
                         n_parallel, cache_type_k, cache_type_v, progress))]
     fn new(
         py: Python<'_>,
         program: &str,
         sources: Vec<(String, u64)>,
-        pins: Vec<u32>,
-        n_threads: usize,
-        n_threads_batch: usize,
+        threads: Option<usize>,
+        threads_batch: Option<usize>,
+        cpu_range: Option<&str>,
         n_ubatch: usize,
         n_ctx: usize,
         n_parallel: usize,
@@ -102,6 +107,8 @@ impl Engine {
         let isa = errors::map(py, isa::choose(None))?;
         let program = errors::map(py, Program::from_json(program))?;
         let state = errors::map(py, state_limits(n_ctx, n_parallel, cache_type_k, cache_type_v))?;
+        let (pins, n_threads, n_threads_batch) =
+            errors::map(py, plan_threads(threads, threads_batch, cpu_range))?;
         let options = ExecOptions { max_rows: n_ubatch, n_threads, n_threads_batch, state };
         let done = std::sync::atomic::AtomicU64::new(0);
         let notice = |py: Python<'_>| match &progress {
@@ -111,7 +118,7 @@ impl Engine {
             None => Ok(()),
         };
         let executor = enter(py, notice, |poll| {
-            let workers = Workers::new(&pins_of(&pins))?;
+            let workers = Workers::new(&pins)?;
             let (files, sources) = open(&sources)?;
             let layout = Layout::new(program.tensors(), isa)?;
             let mut advance = |bytes| {
@@ -121,7 +128,7 @@ impl Engine {
             let weights = load(layout, &files, &sources, &workers, &mut advance)?;
             Executor::new(program, weights, workers, isa, options)
         })?;
-        Ok(Self { executor: Mutex::new(executor), isa })
+        Ok(Self { executor: Mutex::new(executor), isa, pins, n_threads, n_threads_batch })
     }
 
     /// Name of the instruction set in use.
@@ -130,8 +137,26 @@ impl Engine {
         self.isa.name
     }
 
+    /// CPU and node of each worker.
+    #[getter]
+    fn pins(&self) -> Vec<(u32, u32)> {
+        self.pins.iter().map(|pin| (pin.cpu.0, pin.node.0)).collect()
+    }
+
+    /// Workers in a pass of one token.
+    #[getter]
+    fn n_threads(&self) -> usize {
+        self.n_threads
+    }
+
+    /// Workers in a pass of more.
+    #[getter]
+    fn n_threads_batch(&self) -> usize {
+        self.n_threads_batch
+    }
+
     /// Bytes of the packed weights, and how many of them lie in huge pages.
-    fn weight_pages(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
+    fn weight_pages(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
         let executor = self.lock();
         let report = errors::map(py, executor.weights().memory().page_report())?;
         Ok((report.resident_bytes, report.huge_bytes))
@@ -200,8 +225,19 @@ impl Engine {
     }
 }
 
-fn pins_of(cpus: &[u32]) -> Vec<Pin> {
-    cpus.iter().map(|&cpu| Pin { cpu: CpuId(cpu), ..todo!() }).collect()
+/// Where workers run, and how many of them in passes of one token and of more.
+fn plan_threads(
+    threads: Option<usize>,
+    threads_batch: Option<usize>,
+    cpu_range: Option<&str>,
+) -> Result<(Vec<Pin>, usize, usize)> {
+    let topology = Topology::read(Path::new("/sys"), Path::new("/proc"))?;
+    let affinity: Vec<CpuId> = sys::affinity()?.into_iter().map(CpuId).collect();
+    let allowed = allowed_cpus(&affinity, cpu_range)?;
+    let most = threads.max(threads_batch).filter(|_| threads.is_some());
+    let pins = plan_pins(&topology, &allowed, most)?;
+    let n_threads = threads.unwrap_or(pins.len());
+    Ok((pins, n_threads, threads_batch.unwrap_or(n_threads)))
 }
 
 /// Opens each file once; sources by index of their file.

@@ -4,20 +4,25 @@
 //! maxima and sums of one query row go over positions in ascending order, in partial results of
 //! [`CHUNK_POSITIONS`] absolute positions each, merged in ascending order.
 
+use std::ops::Range;
+
 use super::operand::{Cache, Count, Positive, Read, Write, operands};
 use super::shapes::equal;
 use super::{Op, Pass, Phase, Shapes};
 use crate::arena::{Grid, Rows, Tile};
 use crate::batch::Run;
-use crate::isa::vector::{KvMut, Partial};
-use crate::state::{BLOCK_POSITIONS, BlockId};
+use crate::isa::vector::{
+    AttendBlock, BLOCK_POSITIONS, CacheMut, Partial, attend_scratch_elems,
+};
+use crate::state::BlockId;
 
 /// Absolute positions of one partial result. Part of the results' definition: another value
 /// gives other roundings.
 const CHUNK_POSITIONS: usize = 1024;
+const CHUNK_BLOCKS: usize = CHUNK_POSITIONS / BLOCK_POSITIONS;
 
-/// Tokens of a tile: they share each block's conversion to f32.
-const TOKEN_STEP: usize = 16;
+/// Most query rows of a tile: they share each block's way from memory and its conversion to f32.
+const MAX_QUERY_ROWS: usize = 64;
 
 operands! {
     /// `out = softmax(q · kᵀ · scale) · v`, causal, over this pass and what the sequence holds.
@@ -49,30 +54,74 @@ operands! {
 }
 
 impl Attention {
-    fn n_head_kv(&self, pass: &Pass<'_>) -> usize {
-        pass.state.n_head_kv(self.cache.id())
-    }
-
     /// Query heads that share a kv head.
     fn group(&self, pass: &Pass<'_>) -> usize {
-        self.n_head.get() as usize / self.n_head_kv(pass)
+        self.n_head.get() as usize / pass.state.n_head_kv(self.cache.id())
+    }
+
+    /// Query heads of a tile: as many of a group as fit, in equal parts.
+    fn heads_a_tile(group: usize) -> usize {
+        (1..=group.min(MAX_QUERY_ROWS)).rev().find(|n| group % n == 0).unwrap_or(1)
     }
 
     fn dims(&self) -> (usize, usize) {
         (self.k_dim.get() as usize, self.v_dim.get() as usize)
     }
 
-    /// Attends with the query rows of `queries` over all positions that they see.
+    /// Computes the tile's rows of consecutive tokens of one sequence.
+    fn fill_tokens(
+        &self,
+        tokens: Range<usize>,
+        tile: &mut Tile<'_>,
+        pass: &Pass<'_>,
+        scratch: &mut [f32],
+    ) {
+        let (k_dim, v_dim) = self.dims();
+        let n_heads = tile.cols().len() / v_dim;
+        let first_head = tile.cols().start / v_dim;
+        let m = tokens.len() * n_heads;
+        let (q, rest) = scratch.split_at_mut(m * k_dim);
+        for (token, q) in tokens.clone().zip(q.chunks_exact_mut(n_heads * k_dim)) {
+            let heads = first_head * k_dim..(first_head + n_heads) * k_dim;
+            q.copy_from_slice(&pass.row(self.q, token)[heads]);
+        }
+        pass.vector.scale(q, self.scale.get());
+        let (chunk, rest) = rest.split_at_mut(m * (v_dim + 2));
+        let (total, scratch) = rest.split_at_mut(m * (v_dim + 2));
+        let first = &pass.batch.rows[tokens.start];
+        let queries = Queries {
+            first_position: first.position,
+            n_tokens: tokens.len(),
+            n_heads,
+            head: first_head / self.group(pass),
+            blocks: pass.state.blocks(first.sequence),
+        };
+        let mut parts = Parts {
+            q,
+            n_visible: &mut [0; MAX_QUERY_ROWS][..m],
+            chunk: partial(chunk, m),
+            total: partial(total, m),
+            scratch,
+        };
+        self.attend(&queries, pass, &mut parts);
+        let total = parts.total.as_ref();
+        for (i, token) in tokens.enumerate() {
+            let rows = i * n_heads..(i + 1) * n_heads;
+            pass.vector.finish(&total.rows(rows), tile.row_mut(token));
+        }
+    }
+
+    /// Attends with the query rows of `queries` over all positions that they see; the result is
+    /// in `parts.total`.
     fn attend(&self, queries: &Queries<'_>, pass: &Pass<'_>, parts: &mut Parts<'_>) {
-        let last_block = (queries.first_position + queries.n_tokens - 1) / BLOCK_POSITIONS;
-        let blocks_a_chunk = CHUNK_POSITIONS / BLOCK_POSITIONS;
+        let n_blocks = (queries.first_position + queries.n_tokens).div_ceil(BLOCK_POSITIONS);
         parts.total.clear();
-        for first in (0..=last_block).step_by(blocks_a_chunk) {
+        for first in (0..n_blocks).step_by(CHUNK_BLOCKS) {
             parts.chunk.clear();
-            for block in first..(first + blocks_a_chunk).min(last_block + 1) {
+            for block in first..(first + CHUNK_BLOCKS).min(n_blocks) {
                 self.attend_block(queries, block, pass, parts);
             }
-            pass.vector.merge(&mut parts.total, &parts.chunk);
+            pass.vector.merge(&mut parts.total, &parts.chunk.as_ref());
         }
     }
 
@@ -85,45 +134,51 @@ impl Attention {
         parts: &mut Parts<'_>,
     ) {
         let first_position = block * BLOCK_POSITIONS;
-        let cache = self.cache.id();
-        let k = pass.state.keys(cache, queries.blocks[block], queries.head);
-        let v = pass.state.values(cache, queries.blocks[block], queries.head);
-        if first_position + BLOCK_POSITIONS - 1 <= queries.first_position {
-            pass.vector.attend_block(parts.q, k, v, BLOCK_POSITIONS, &mut parts.chunk, parts.scores);
-            return;
+        for (row, n_visible) in parts.n_visible.iter_mut().enumerate() {
+            let position = queries.first_position + row / queries.n_heads;
+            *n_visible = (position + 1).saturating_sub(first_position).min(BLOCK_POSITIONS);
         }
-        // The mask cuts through this block: each token sees another number of its positions.
-        let k_dim = parts.q.len() / (queries.n_tokens * queries.group);
-        for token in 0..queries.n_tokens {
-            let position = queries.first_position + token;
-            if position < first_position {
-                continue;
-            }
-            let n_visible = (position + 1 - first_position).min(BLOCK_POSITIONS);
-            let rows = token * queries.group..(token + 1) * queries.group;
-            let q = &parts.q[rows.start * k_dim..rows.end * k_dim];
-            let mut chunk = parts.chunk.rows(rows);
-            pass.vector.attend_block(q, k, v, n_visible, &mut chunk, parts.scores);
-        }
+        let (k_dim, v_dim) = self.dims();
+        let (cache, id) = (self.cache.id(), queries.blocks[block]);
+        let what = AttendBlock {
+            q: parts.q,
+            n_visible: parts.n_visible,
+            k: pass.state.keys(cache, id, queries.head),
+            v: pass.state.values(cache, id, queries.head),
+            k_dim,
+            v_dim,
+        };
+        pass.vector.attend_block(&what, &mut parts.chunk, parts.scratch);
     }
 }
 
-/// Query rows of consecutive tokens of one sequence that share a kv head.
+/// Query rows of consecutive tokens of one sequence that share a kv head: row
+/// `token * n_heads + head`.
 struct Queries<'a> {
     first_position: usize,
     n_tokens: usize,
-    group: usize,
+    /// Query heads of each token.
+    n_heads: usize,
+    /// Their kv head.
     head: usize,
     blocks: &'a [BlockId],
 }
 
 /// A worker's scratch, cut up for one set of query rows.
 struct Parts<'a> {
-    /// Scaled queries, `f32[n_tokens · group, k_dim]`.
+    /// Scaled queries, `f32[m, k_dim]`.
     q: &'a [f32],
-    scores: &'a mut [f32],
+    n_visible: &'a mut [usize],
     chunk: Partial<'a>,
     total: Partial<'a>,
+    scratch: &'a mut [f32],
+}
+
+/// A partial result of `m` rows in `memory` of m · (`v_dim` + 2) values.
+fn partial(memory: &mut [f32], m: usize) -> Partial<'_> {
+    let (max, rest) = memory.split_at_mut(m);
+    let (sum, acc) = rest.split_at_mut(m);
+    Partial { max, sum, acc }
 }
 
 impl Op for Attention {
@@ -159,10 +214,12 @@ impl Op for Attention {
     }
 
     fn grid(&self, _index: usize, pass: &Pass<'_>) -> Grid {
-        pass.grid(self.out.id(), TOKEN_STEP, self.group(pass) * self.v_dim.get() as usize)
+        let n_heads = Self::heads_a_tile(self.group(pass));
+        let n_tokens = MAX_QUERY_ROWS / n_heads;
+        pass.grid(self.out.id(), n_tokens, n_heads * self.v_dim.get() as usize)
     }
 
-    fn store(&self, run: &Run, head: usize, mut k: KvMut<'_>, mut v: KvMut<'_>, pass: &Pass<'_>) {
+    fn store(&self, run: &Run, head: usize, mut k: CacheMut<'_>, mut v: CacheMut<'_>, pass: &Pass<'_>) {
         let (k_dim, v_dim) = self.dims();
         for step in 0..run.n_rows {
             let (row, slot) = (run.first_row + step, run.first_slot + step);
@@ -174,50 +231,20 @@ impl Op for Attention {
     }
 
     fn fill(&self, _index: usize, tile: &mut Tile<'_>, pass: &Pass<'_>, scratch: &mut [f32]) {
-        let group = self.group(pass);
-        let (k_dim, v_dim) = self.dims();
-        let head = tile.cols().start / (group * v_dim);
         let rows = &pass.batch.rows;
         let mut first = tile.rows().start;
         while first < tile.rows().end {
             let sequence = rows[first].sequence;
-            let n_tokens = (first..tile.rows().end)
-                .take_while(|&row| rows[row].sequence == sequence)
-                .count();
-            let m = n_tokens * group;
-            let (q, rest) = scratch.split_at_mut(m * k_dim);
-            for (token, q) in q.chunks_exact_mut(group * k_dim).enumerate() {
-                let heads = head * group * k_dim..(head + 1) * group * k_dim;
-                pass.vector.scale(&pass.row(self.q, first + token)[heads], self.scale.get(), q);
-            }
-            let (scores, rest) = rest.split_at_mut(m * BLOCK_POSITIONS);
-            let (chunk, total) = rest.split_at_mut(Partial::n_elems(m, v_dim));
-            let mut parts = Parts {
-                q,
-                scores,
-                chunk: Partial::new(chunk, m, v_dim),
-                total: Partial::new(&mut total[..Partial::n_elems(m, v_dim)], m, v_dim),
-            };
-            let queries = Queries {
-                first_position: rows[first].position,
-                n_tokens,
-                group,
-                head,
-                blocks: pass.state.blocks(sequence),
-            };
-            self.attend(&queries, pass, &mut parts);
-            for token in 0..n_tokens {
-                let rows = token * group..(token + 1) * group;
-                pass.vector.finish(&parts.total.rows(rows), tile.row_mut(first + token));
-            }
+            let same = rows[first..tile.rows().end].iter().take_while(|row| row.sequence == sequence);
+            let n_tokens = same.count();
+            self.fill_tokens(first..first + n_tokens, tile, pass, scratch);
             first += n_tokens;
         }
     }
 
-    fn scratch_elems(&self, shapes: &Shapes<'_>) -> usize {
-        let group = self.n_head.get() as usize / shapes.cache(self.cache).n_head_kv as usize;
+    fn scratch_elems(&self, _shapes: &Shapes<'_>) -> usize {
         let (k_dim, v_dim) = self.dims();
-        let m = TOKEN_STEP * group;
-        m * (k_dim + BLOCK_POSITIONS) + 2 * Partial::n_elems(m, v_dim)
+        let m = MAX_QUERY_ROWS;
+        m * k_dim + 2 * m * (v_dim + 2) + attend_scratch_elems(m, k_dim, v_dim)
     }
 }

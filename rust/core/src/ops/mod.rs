@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::arena::{Arena, Grid, Rows, SlotId, Tile};
 use crate::batch::{Batch, Run};
-use crate::isa::vector::{KvMut, VectorOps};
+use crate::isa::vector::{CacheMut, VectorOps};
 use crate::packed::ActivationKind;
 use crate::state::{CacheId, State};
 use crate::weights::{MatrixRef, Weights};
@@ -122,7 +122,7 @@ pub(crate) trait Op: Sync {
     fn fill(&self, index: usize, tile: &mut Tile<'_>, pass: &Pass<'_>, scratch: &mut [f32]);
 
     /// Stores the keys and values of one run and kv head.
-    fn store(&self, _run: &Run, _head: usize, _k: KvMut<'_>, _v: KvMut<'_>, _pass: &Pass<'_>) {}
+    fn store(&self, _run: &Run, _head: usize, _k: CacheMut<'_>, _v: CacheMut<'_>, _pass: &Pass<'_>) {}
 
     /// Values of scratch that [`Op::fill`] needs.
     fn scratch_elems(&self, _shapes: &Shapes<'_>) -> usize {
