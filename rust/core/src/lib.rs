@@ -1,3 +1,4 @@
 //! The engine of numamirror.
 
 pub mod error;
+pub mod isa;
