@@ -133,7 +133,7 @@ impl Arena {
     /// barrier: no tile of this slot lives while the result does.
     pub(crate) fn rows(&self, slot: SlotId, rows: Range<usize>) -> &[f32] {
         let place = self.slots[slot.0 as usize];
-        let pointer = self.at(place.offset, self.max_rows * place.width);
+        let pointer = self.at::<f32>(place.offset, self.max_rows * place.width);
         assert!(rows.start <= rows.end && rows.end <= self.max_rows, "rows outside their slot");
         // SAFETY: inside the slot (asserted), which `layout` put inside the mapping, 64-byte
         // aligned; no writer, as said above.

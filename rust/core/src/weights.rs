@@ -12,8 +12,7 @@ use serde::Deserialize;
 use crate::error::{Error, Result};
 use crate::isa::Isa;
 use crate::memory::Mapping;
-use crate::packed::{ActivationKind, Activations, MatmulFn, OutTile, PackedForm};
-use crate::packed::form_for;
+use crate::packed::{self, ActivationKind, Activations, MatmulFn, OutTile, PackedForm, form_for};
 use crate::quant::{self, QuantType};
 
 /// Alignment of each tensor in memory, in bytes: a page, so that pages never hold two tensors.
@@ -52,22 +51,9 @@ pub struct TensorSpec {
 }
 
 impl TensorSpec {
-    /// The packed form that its type has.
-    pub fn form(&self) -> Result<&'static PackedForm> {
-        form_for(self.quant_type()?).ok_or_else(|| self.unsupported())
-    }
-
-    fn unsupported(&self) -> Error {
-        Error::Unsupported {
-            kind: "quantization type",
-            name: self.type_name.clone(),
-            known: quant::TYPES.map(|quant| quant.name).join(", "),
-        }
-    }
-
     /// The quantization type, when it exists here and divides the rows.
     pub fn quant_type(&self) -> Result<&'static QuantType> {
-        let quant = quant::by_name(&self.type_name).ok_or_else(|| self.unsupported())?;
+        let quant = quant::named(&self.type_name)?;
         if self.n_cols as usize % quant.block_elems != 0 {
             return Err(Error::BadProgram {
                 place: format!("tensor {}", self.name),
@@ -134,7 +120,12 @@ impl Layout {
         let mut n_bytes = 0;
         let mut entries = Vec::with_capacity(specs.len());
         for spec in specs {
-            let (quant, form) = (spec.quant_type()?, spec.form()?);
+            let quant = spec.quant_type()?;
+            let form = form_for(quant).ok_or_else(|| Error::Unsupported {
+                kind: "packed form for type",
+                name: quant.name.into(),
+                known: packed::FORMS.map(|form| form.name).join(", "),
+            })?;
             let n_cols = spec.n_cols as usize;
             let (panel_rows, panel_bytes) = match spec.role {
                 Role::Matrix => (isa.panel_rows, (form.panel_bytes)(isa.panel_rows, n_cols)),

@@ -234,10 +234,16 @@ fn plan_threads(
     let topology = Topology::read(Path::new("/sys"), Path::new("/proc"))?;
     let affinity: Vec<CpuId> = sys::affinity()?.into_iter().map(CpuId).collect();
     let allowed = allowed_cpus(&affinity, cpu_range)?;
-    let most = threads.max(threads_batch).filter(|_| threads.is_some());
-    let pins = plan_pins(&topology, &allowed, most)?;
-    let n_threads = threads.unwrap_or(pins.len());
-    Ok((pins, n_threads, threads_batch.unwrap_or(n_threads)))
+    let n_threads = match threads {
+        Some(n_threads) => n_threads,
+        None => plan_pins(&topology, &allowed, None)?.len(),
+    };
+    let n_threads_batch = threads_batch.unwrap_or(n_threads);
+    for n in [n_threads, n_threads_batch] {
+        plan_pins(&topology, &allowed, Some(n))?;
+    }
+    let pins = plan_pins(&topology, &allowed, Some(n_threads.max(n_threads_batch)))?;
+    Ok((pins, n_threads, n_threads_batch))
 }
 
 /// Opens each file once; sources by index of their file.

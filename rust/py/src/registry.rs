@@ -1,5 +1,6 @@
 //! The engine's registries as plain Python data, so that no Python table repeats them.
 
+use numamirror_core::error::Error;
 use numamirror_core::ops::operand::Field;
 use numamirror_core::{isa as isas_of, ops, packed, quant};
 use pyo3::prelude::*;
@@ -71,16 +72,16 @@ pub(crate) fn dequantize<'py>(
     type_name: &str,
     data: &[u8],
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let quant = errors::map(py, quant::find(type_name))?;
-    let mut values = vec![0.0; data.len() / quant.block_bytes * quant.block_elems];
+    let quant = errors::map(py, quant::named(type_name))?;
     if data.len() % quant.block_bytes != 0 {
-        let error = numamirror_core::error::Error::BadRequest {
+        let error = Error::BadRequest {
             name: "data".into(),
             found: format!("{} bytes", data.len()),
             expected: format!("whole blocks of {} bytes ({type_name})", quant.block_bytes),
         };
         return Err(errors::to_python(py, &error));
     }
+    let mut values = vec![0.0; data.len() / quant.block_bytes * quant.block_elems];
     quant.dequantize(data, &mut values);
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
     Ok(PyBytes::new(py, &bytes))

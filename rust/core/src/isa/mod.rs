@@ -8,10 +8,14 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+pub mod lanes;
+pub mod vector;
 
 use crate::error::{Error, Result};
 use crate::packed::{MatmulFn, PackedForm};
 use std::sync::OnceLock;
+
+use vector::VectorOps;
 
 /// Names the instruction set to use, whatever else the CPU has.
 pub const FORCE_VARIABLE: &str = "NUMAMIRROR_ISA";
@@ -32,6 +36,7 @@ static SCALAR: Isa = Isa {
     panel_rows: 8,
     detect: || true,
     kernels: &[],
+    vector: &vector::SCALAR,
 };
 
 /// One instruction set that this CPU has.
@@ -45,6 +50,8 @@ pub struct Isa {
     detect: fn() -> bool,
     /// The forms that it speeds up.
     kernels: &'static [Kernel],
+    /// Its element-wise functions.
+    pub vector: &'static VectorOps,
 }
 
 /// One cell of the kernel table.

@@ -107,7 +107,7 @@ impl Attention {
         let total = parts.total.as_ref();
         for (i, token) in tokens.enumerate() {
             let rows = i * n_heads..(i + 1) * n_heads;
-            pass.vector.finish(&total.rows(rows), tile.row_mut(token));
+            pass.vector.finish(total.rows(rows), tile.row_mut(token));
         }
     }
 
@@ -121,7 +121,7 @@ impl Attention {
             for block in first..(first + CHUNK_BLOCKS).min(n_blocks) {
                 self.attend_block(queries, block, pass, parts);
             }
-            pass.vector.merge(&mut parts.total, &parts.chunk.as_ref());
+            pass.vector.merge_partial(parts.chunk.as_ref(), &mut parts.total);
         }
     }
 

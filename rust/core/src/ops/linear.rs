@@ -15,7 +15,7 @@ const PANEL_STEP: usize = 8;
 
 operands! {
     /// One product: `out = input · weightᵀ + bias`.
-    pub struct Product {
+    pub(crate) struct Product {
         /// `[n_out, n_in]`.
         weight: Matrix,
         /// `f32[n_out]`.

@@ -66,13 +66,13 @@ pub trait Operand {
 
 /// Declares a struct of operands: its JSON form, schema and visit in one place.
 macro_rules! operands {
-    ($(#[$meta:meta])* pub struct $name:ident {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident {
         $( $(#[$field_meta:meta])* $field:ident : $kind:ty ),* $(,)?
     }) => {
         $(#[$meta])*
         #[derive(Debug, Clone, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
-        pub struct $name { $( $(#[$field_meta])* pub(crate) $field: $kind ),* }
+        $vis struct $name { $( $(#[$field_meta])* pub(crate) $field: $kind ),* }
 
         impl $crate::ops::operand::Operands for $name {
             fn schema() -> Vec<$crate::ops::operand::Field> {

@@ -9,7 +9,7 @@ use crate::arena::{Grid, Tile};
 /// Which values of a head rotate together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum RopeStyle {
+pub(crate) enum RopeStyle {
     /// Neighbours: 2i and 2i + 1 (llama.cpp's "norm").
     Interleaved,
     /// Halves: i and i + `n_rot`/2.

@@ -17,6 +17,8 @@ pub use canonical::{
     SubScales,
 };
 
+use crate::error::{Error, Result};
+
 /// Every type there is, in the order of GGML's ids.
 pub static TYPES: [&QuantType; 6] = [
     &f32::TYPE,
@@ -120,6 +122,15 @@ pub fn by_id(ggml_id: u32) -> Option<&'static QuantType> {
 #[must_use]
 pub fn by_name(name: &str) -> Option<&'static QuantType> {
     TYPES.into_iter().find(|t| t.name == name)
+}
+
+/// The type with this GGML name, or an error that lists those there are.
+pub fn named(name: &str) -> Result<&'static QuantType> {
+    by_name(name).ok_or_else(|| Error::Unsupported {
+        kind: "quantization type",
+        name: name.to_owned(),
+        known: TYPES.map(|quant| quant.name).join(", "),
+    })
 }
 
 #[cfg(test)]

@@ -14,4 +14,5 @@ pub(super) static ISA: Isa = Isa {
             && is_x86_feature_detected!("f16c")
     },
     kernels: &[],
+    vector: &super::vector::AVX2,
 };
