@@ -235,6 +235,6 @@ mod tests {
         assert!(!event.wait_asleep(event.epoch(), Duration::from_millis(1)));
         let seen = event.epoch();
         event.advance(0);
-        assert!(event.wait_asleep(seen, Duration::from_secs(60)));
+        assert!(event.wait_asleep(seen, Duration::from_mins(1)));
     }
 }
