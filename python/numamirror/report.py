@@ -1,4 +1,4 @@
-"""What a person at the terminal reads on stderr: sizes, rates, tables, progress, errors.
+"""What a person at the terminal reads on stderr: sizes, rates, progress, errors.
 
 Holds wording and layout; computes nothing and knows no command. Used by `numamirror.cli`. Colours
 vanish where stderr is no terminal or `NO_COLOR` is set.
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
 GIB = 1 << 30
@@ -53,11 +52,6 @@ def error(message: str, hint: str | None = None) -> None:
         _labelled("hint", "bold cyan", hint)
 
 
-def warning(message: str) -> None:
-    """Print that something is less than what was asked for."""
-    _labelled("warning", "bold yellow", message)
-
-
 def note(message: str) -> None:
     """Print something worth knowing."""
     _labelled("note", "bold", message)
@@ -68,16 +62,6 @@ def facts(rows: Sequence[tuple[str, str]]) -> None:
     for name, value in rows:
         text = Text.assemble((name.ljust(_FACT_NAME_WIDTH), "dim"), one_line(value))
         _console().print(text)
-
-
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows under headings; every column but the first is set to the right."""
-    grid = Table(box=None, pad_edge=False, header_style="dim")
-    for index, column in enumerate(columns):
-        grid.add_column(column, justify="right" if index else "left", no_wrap=True)
-    for row in rows:
-        grid.add_row(*(Text(one_line(cell)) for cell in row))
-    _console().print(grid)
 
 
 @dataclass(frozen=True)

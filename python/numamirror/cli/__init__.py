@@ -17,7 +17,6 @@ from io import TextIOWrapper
 from numamirror import report
 from numamirror.cli.flags import COMMANDS
 from numamirror.cli.parsing import HELP_NAMES, parse
-from numamirror.cli.reference import command_help, overview
 from numamirror.errors import NumaMirrorError, RequestError
 
 EXIT_ERROR = 1
@@ -62,6 +61,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _dispatch(argv: Sequence[str]) -> int:
+    # imported here, for `python -m numamirror.cli.reference` to be the first to import it
+    from numamirror.cli.reference import command_help, overview
+
     if not argv:
         report.line(overview().rstrip())
         return EXIT_USAGE

@@ -25,7 +25,7 @@ _TOKEN_SEED = 0  # the same random tokens in every run: results can be compared
 
 
 @dataclass(frozen=True)
-class Test:
+class Measurement:
     """What one row measures: a prompt of `n_prompt` tokens, or `n_gen` single ones."""
 
     n_prompt: int
@@ -40,7 +40,9 @@ class Test:
 def run(arguments: Arguments) -> int:
     """Measure; returns the exit code. Rows go to stdout as they are done."""
     own = arguments.own
-    tests = [Test(n, 0) for n in own.n_prompt if n] + [Test(0, n) for n in own.n_gen if n]
+    tests = [Measurement(n, 0) for n in own.n_prompt if n] + [
+        Measurement(0, n) for n in own.n_gen if n
+    ]
     if not tests:
         raise RequestError(
             "bench: nothing to measure",
@@ -55,7 +57,7 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def _rows(arguments: Arguments, tests: list[Test]) -> Iterator[bench_output.Row]:
+def _rows(arguments: Arguments, tests: list[Measurement]) -> Iterator[bench_output.Row]:
     ctx_size = max(test.n_prompt + test.n_gen for test in tests)
     for threads in arguments.own.threads or (None,):
         with loaded_model(arguments, threads=threads, ctx_size=ctx_size) as model:
@@ -63,13 +65,13 @@ def _rows(arguments: Arguments, tests: list[Test]) -> Iterator[bench_output.Row]
                 yield _row(arguments, model, test)
 
 
-def _row(arguments: Arguments, model: Model, test: Test) -> bench_output.Row:
+def _row(arguments: Arguments, model: Model, test: Measurement) -> bench_output.Row:
     n_repetitions: int = arguments.own.repetitions
     started = datetime.now(UTC)
     samples_ns = []
     is_shown = not arguments.own.quiet
     with report.progress(test.name, _repetition_progress, is_shown=is_shown) as progress:
-        measure(model, test if test.n_prompt else Test(0, 1))  # warms up
+        measure(model, test if test.n_prompt else Measurement(0, 1))  # warms up
         for done in range(n_repetitions):
             progress(done, n_repetitions)
             samples_ns.append(measure(model, test))
@@ -100,7 +102,7 @@ def _row(arguments: Arguments, model: Model, test: Test) -> bench_output.Row:
     )
 
 
-def measure(model: Model, test: Test) -> int:
+def measure(model: Model, test: Measurement) -> int:
     """Run a test once on a fresh sequence; returns nanoseconds."""
     random = np.random.default_rng(_TOKEN_SEED)
     ids = random.integers(0, model.n_vocab, test.n_prompt + test.n_gen).tolist()

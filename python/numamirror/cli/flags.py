@@ -11,7 +11,6 @@ To add a flag, add one entry. A flag whose destination is LOAD or GENERATE reach
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from numamirror.cli import values
@@ -499,6 +498,6 @@ IGNORED_FLAGS: tuple[IgnoredFlag, ...] = (
 )
 
 
-def flags_of(command: str) -> Iterator[Flag]:
+def flags_of(command: str) -> tuple[Flag, ...]:
     """The flags that `command` takes, in the order of the table."""
-    return (flag for flag in FLAGS if command in flag.commands)
+    return tuple(flag for flag in FLAGS if command in flag.commands)

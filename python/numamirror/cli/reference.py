@@ -54,7 +54,7 @@ def overview() -> str:
 
 def command_help(command: str) -> str:
     """The text of `numamirror COMMAND --help`."""
-    flags = list(flags_of(command))
+    flags = flags_of(command)
     model = " [MODEL]" if any(flag.is_positional for flag in flags) else ""
     lines = [f"usage: numamirror {command}{model} [flags]", "", COMMANDS[command]]
     for group, members in groupby(flags, key=lambda flag: flag.group):
