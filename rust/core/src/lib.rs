@@ -25,6 +25,11 @@
 //! `unsafe` is denied but in modules that say at their head why they need it: `sys`, `memory`,
 //! `packed`, `isa`, `workers`, `weights`, `state`, `arena`.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "numamirror needs Linux: node memory, huge pages and thread pinning are Linux system calls"
+);
+
 pub mod arena;
 pub mod batch;
 pub mod candidates;
