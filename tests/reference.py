@@ -100,9 +100,7 @@ class Reference:
         y: Float = x @ self.weight(f"{tensor}.weight").T
         return y + self.weight(f"{tensor}.bias") if self.has(f"{tensor}.bias") else y
 
-    def logits(
-        self, ids: Sequence[int], variant: Variant, cache_type: CacheType = "f16"
-    ) -> Float:
+    def logits(self, ids: Sequence[int], variant: Variant, cache_type: CacheType = "f16") -> Float:
         """Logits after every token of one sequence that starts at position 0.
 
         Args:
