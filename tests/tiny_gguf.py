@@ -1,7 +1,7 @@
 """Writes small random GGUF models for tests, with the `gguf` package.
 
     write_llama(path, n_layer=2, quant="Q8_0")           a dense llama, random sane weights
-    write_llama(path, quant={"attn_": "Q4_1", "": "F16"}) by pattern, the first that fits
+    write_llama(path, quant={"attn_": "Q4_1"})            the first pattern that fits, else F32
     write_llama(path, tokenizer="bpe")                    with a byte-level BPE and a chat template
     write_header_only(source, target)                     the same model without its tensor data
     split(source, n_shards)                               shards NAME-00001-of-00003.gguf beside it
@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -100,7 +101,7 @@ class TinyLlama:
     edit: Callable[[GGUFWriter], None] | None = None
 
 
-def write_llama(path: Path, model: TinyLlama | None = None, **fields: object) -> Path:
+def write_llama(path: Path, model: TinyLlama | None = None, **fields: Any) -> Path:  # noqa: ANN401 - checked by the dataclass
     """Writes a dense llama with random weights of standard deviation 1/sqrt(n_in).
 
     Args:
