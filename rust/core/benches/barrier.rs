@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use numamirror_core::error::Result;
-use numamirror_core::exec::workers::{Control, Workers};
+use numamirror_core::workers::{Control, Workers};
 use numamirror_core::sys;
 use numamirror_core::topology::{CpuId, Topology, plan_pins};
 
@@ -37,7 +37,7 @@ fn main() -> Result<()> {
 /// Nanoseconds a barrier.
 fn barriers(workers: &Workers, n_rounds: u32) -> Result<f64> {
     let start = Instant::now();
-    let job = |team: &numamirror_core::exec::workers::Team<'_>| {
+    let job = |team: &numamirror_core::workers::Team<'_>| {
         for _ in 0..n_rounds {
             black_box(team.barrier());
         }

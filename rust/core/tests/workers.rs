@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 
 use numamirror_core::error::Error;
-use numamirror_core::exec::workers::{Control, Team, Workers};
+use numamirror_core::workers::{Control, Team, Workers};
 use numamirror_core::sys;
 use numamirror_core::topology::{CpuId, NodeId, Pin};
 
