@@ -12,16 +12,16 @@ pub static FORM: PackedForm = PackedForm {
     name: "bf16",
     content: Content::Floats(FloatFormat::Bf16),
     activation: ActivationKind::F32,
-    panel_bytes: float_rows::panel_bytes::<Stored>,
-    pack_panel: float_rows::pack_panel::<Stored>,
-    unpack_row: float_rows::unpack_row::<Stored>,
-    matmul: float_rows::matmul::<Stored>,
+    panel_bytes: float_rows::panel_bytes::<Bf16Element>,
+    pack_panel: float_rows::pack_panel::<Bf16Element>,
+    unpack_row: float_rows::unpack_row::<Bf16Element>,
+    matmul: float_rows::matmul::<Bf16Element>,
 };
 
 /// An element of this form.
-struct Stored;
+pub(crate) struct Bf16Element;
 
-impl Element for Stored {
+impl Element for Bf16Element {
     const BYTES: usize = 2;
     const FORM: &'static PackedForm = &FORM;
 

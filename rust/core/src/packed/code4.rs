@@ -20,10 +20,10 @@ pub static FORM: PackedForm = PackedForm {
     name: "code4",
     content: Content::Codes(SPEC),
     activation: ActivationKind::Q8,
-    panel_bytes: interleaved::panel_bytes::<Stored>,
-    pack_panel: interleaved::pack_panel::<Stored>,
-    unpack_row: interleaved::unpack_row::<Stored>,
-    matmul: interleaved::matmul::<Stored>,
+    panel_bytes: interleaved::panel_bytes::<Code4>,
+    pack_panel: interleaved::pack_panel::<Code4>,
+    unpack_row: interleaved::unpack_row::<Code4>,
+    matmul: interleaved::matmul::<Code4>,
 };
 
 /// What a block holds.
@@ -37,9 +37,9 @@ const SPEC: CodeSpec = CodeSpec {
 };
 
 /// The blocks of this form.
-struct Stored;
+pub(crate) struct Code4;
 
-impl Blocks for Stored {
+impl Blocks for Code4 {
     const SPEC: CodeSpec = SPEC;
     const FORM: &'static PackedForm = &FORM;
 }

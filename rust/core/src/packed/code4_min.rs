@@ -19,10 +19,10 @@ pub static FORM: PackedForm = PackedForm {
     name: "code4_min",
     content: Content::Codes(SPEC),
     activation: ActivationKind::Q8,
-    panel_bytes: interleaved::panel_bytes::<Stored>,
-    pack_panel: interleaved::pack_panel::<Stored>,
-    unpack_row: interleaved::unpack_row::<Stored>,
-    matmul: interleaved::matmul::<Stored>,
+    panel_bytes: interleaved::panel_bytes::<Code4Min>,
+    pack_panel: interleaved::pack_panel::<Code4Min>,
+    unpack_row: interleaved::unpack_row::<Code4Min>,
+    matmul: interleaved::matmul::<Code4Min>,
 };
 
 /// What a block holds.
@@ -36,9 +36,9 @@ const SPEC: CodeSpec = CodeSpec {
 };
 
 /// The blocks of this form.
-struct Stored;
+pub(crate) struct Code4Min;
 
-impl Blocks for Stored {
+impl Blocks for Code4Min {
     const SPEC: CodeSpec = SPEC;
     const FORM: &'static PackedForm = &FORM;
 }

@@ -20,10 +20,10 @@ pub static FORM: PackedForm = PackedForm {
     name: "code8",
     content: Content::Codes(SPEC),
     activation: ActivationKind::Q8,
-    panel_bytes: interleaved::panel_bytes::<Stored>,
-    pack_panel: interleaved::pack_panel::<Stored>,
-    unpack_row: interleaved::unpack_row::<Stored>,
-    matmul: interleaved::matmul::<Stored>,
+    panel_bytes: interleaved::panel_bytes::<Code8>,
+    pack_panel: interleaved::pack_panel::<Code8>,
+    unpack_row: interleaved::unpack_row::<Code8>,
+    matmul: interleaved::matmul::<Code8>,
 };
 
 /// What a block holds.
@@ -37,9 +37,9 @@ const SPEC: CodeSpec = CodeSpec {
 };
 
 /// The blocks of this form.
-struct Stored;
+pub(crate) struct Code8;
 
-impl Blocks for Stored {
+impl Blocks for Code8 {
     const SPEC: CodeSpec = SPEC;
     const FORM: &'static PackedForm = &FORM;
 }

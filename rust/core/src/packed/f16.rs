@@ -12,16 +12,16 @@ pub static FORM: PackedForm = PackedForm {
     name: "f16",
     content: Content::Floats(FloatFormat::F16),
     activation: ActivationKind::F32,
-    panel_bytes: float_rows::panel_bytes::<Stored>,
-    pack_panel: float_rows::pack_panel::<Stored>,
-    unpack_row: float_rows::unpack_row::<Stored>,
-    matmul: float_rows::matmul::<Stored>,
+    panel_bytes: float_rows::panel_bytes::<F16Element>,
+    pack_panel: float_rows::pack_panel::<F16Element>,
+    unpack_row: float_rows::unpack_row::<F16Element>,
+    matmul: float_rows::matmul::<F16Element>,
 };
 
 /// An element of this form.
-struct Stored;
+pub(crate) struct F16Element;
 
-impl Element for Stored {
+impl Element for F16Element {
     const BYTES: usize = 2;
     const FORM: &'static PackedForm = &FORM;
 

@@ -11,16 +11,16 @@ pub static FORM: PackedForm = PackedForm {
     name: "f32",
     content: Content::Floats(FloatFormat::F32),
     activation: ActivationKind::F32,
-    panel_bytes: float_rows::panel_bytes::<Stored>,
-    pack_panel: float_rows::pack_panel::<Stored>,
-    unpack_row: float_rows::unpack_row::<Stored>,
-    matmul: float_rows::matmul::<Stored>,
+    panel_bytes: float_rows::panel_bytes::<F32Element>,
+    pack_panel: float_rows::pack_panel::<F32Element>,
+    unpack_row: float_rows::unpack_row::<F32Element>,
+    matmul: float_rows::matmul::<F32Element>,
 };
 
 /// An element of this form.
-struct Stored;
+pub(crate) struct F32Element;
 
-impl Element for Stored {
+impl Element for F32Element {
     const BYTES: usize = 4;
     const FORM: &'static PackedForm = &FORM;
 

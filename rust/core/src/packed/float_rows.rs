@@ -12,10 +12,10 @@ use super::{Activations, BadScale, MAX_PANEL_ROWS, OutTile, PackedForm, debug_ch
 use crate::quant::{Decoder, QuantType};
 
 /// Lanes that a row is summed in: element `k` goes to lane `k % LANES`.
-const LANES: usize = 32;
+pub(crate) const LANES: usize = 32;
 
 /// A float format as it is stored.
-pub(super) trait Element {
+pub(crate) trait Element {
     /// Bytes of an element.
     const BYTES: usize;
     /// The form whose elements these are.
@@ -138,7 +138,7 @@ fn step<E: Element>(w: &[u8], x: &[f32], lanes: &mut [f32; LANES]) {
 }
 
 /// The last, incomplete step of a column, padded with zeros.
-fn tail_of(x_tail: &[f32]) -> [f32; LANES] {
+pub(crate) fn tail_of(x_tail: &[f32]) -> [f32; LANES] {
     let mut padded = [0.0; LANES];
     padded[..x_tail.len()].copy_from_slice(x_tail);
     padded

@@ -19,7 +19,7 @@ use crate::quant::{CodeMeaning, CodeSpec, CodedBlock, Decoder, QuantType};
 use half::f16;
 
 /// One block form.
-pub(super) trait Blocks {
+pub(crate) trait Blocks {
     /// What its codes and scales mean; sub-blocks of 32 under f16 scales.
     const SPEC: CodeSpec;
     /// The form itself.
@@ -28,13 +28,13 @@ pub(super) trait Blocks {
 
 /// Where the parts of one block lie in a panel, for its row 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub(crate) struct Place {
     /// Scales: f16, row `r` at `scales + 2 * r`.
-    pub scales: usize,
+    pub(crate) scales: usize,
     /// Minima, likewise; meaningless in forms without.
-    pub minima: usize,
+    pub(crate) minima: usize,
     /// The first step; each is `4 * panel_rows` bytes.
-    pub codes: usize,
+    pub(crate) codes: usize,
 }
 
 /// Bytes of the codes of one block of `panel_rows` rows.
@@ -49,7 +49,7 @@ const fn header_bytes(panel_rows: usize) -> usize {
 
 /// Where block `block` lies. A header serves one block with scales and minima, or two with
 /// scales only; a lone last block has a header of its own, half used.
-const fn place(spec: &CodeSpec, panel_rows: usize, block: usize) -> Place {
+pub(crate) const fn place(spec: &CodeSpec, panel_rows: usize, block: usize) -> Place {
     let (header, codes) = (header_bytes(panel_rows), code_bytes(spec, panel_rows));
     if spec.has_minima {
         let scales = block * (header + codes);

@@ -16,9 +16,10 @@ mod float_rows;
 mod interleaved;
 mod kernel;
 
-pub use interleaved::Place;
 pub use kernel::{Activations, MatmulFn, OutTile, Q8Activations};
 
+pub(crate) use float_rows::{Element, LANES, tail_of};
+pub(crate) use interleaved::{Blocks, place};
 pub(crate) use kernel::debug_check_operands;
 
 use crate::quant::{Content, QuantType};
