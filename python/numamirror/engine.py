@@ -80,8 +80,7 @@ class LoadOptions:
             ("parallel", self.parallel),
         ):
             if not 1 <= value <= 1 << 24:
-                msg = f"{name} is {value}, expected 1 to {1 << 24}"
-                raise RequestError(msg)
+                raise RequestError(f"{name} is {value}, expected 1 to {1 << 24}")
         n_ubatch = min(self.ubatch_size, n_ctx * self.parallel)
         return Limits(n_ctx, self.parallel, n_ubatch, self.cache_type_k, self.cache_type_v)
 
@@ -101,8 +100,7 @@ def load(path: str | Path, *, progress: LoadProgress | None = None, **options: A
     known = [field.name for field in fields(LoadOptions)]
     unknown = sorted(options.keys() - set(known))
     if unknown:
-        msg = f"unknown option {unknown[0]}; known: {', '.join(known)}"
-        raise RequestError(msg)
+        raise RequestError(f"unknown option {unknown[0]}; known: {', '.join(known)}")
     return Model(path, LoadOptions(**options), progress)
 
 
@@ -129,9 +127,7 @@ class Model:
         self.program: Program = compile_program(self.plan)
         self.needs: MemoryNeeds = memory_needs(self.program, self.limits)
         self._read_tokenizer()
-        if not self.plan.model_file.complete:
-            msg = f"{self.plan.model_file.paths[0]} has a header and no weights"
-            raise ModelFileError(msg, hint="it can be planned (numamirror plan), not run")
+        self.plan.model_file.require_complete()
         check_fits(self.needs, _core.topology()["available_bytes"])
         self._engine: _core.Engine | None = self._load(progress)
         self._sequence_ids = itertools.count(1)
@@ -179,8 +175,7 @@ class Model:
             RequestError: The model is closed.
         """
         if self._engine is None:
-            msg = "the model is closed"
-            raise RequestError(msg)
+            raise RequestError("the model is closed")
         return self._engine
 
     @property
@@ -194,7 +189,10 @@ class Model:
         return self.limits.n_ctx
 
     def tokenize(
-        self, text: str, add_special: bool = True, parse_special: bool = False  # noqa: FBT001, FBT002
+        self,
+        text: str,
+        add_special: bool = True,
+        parse_special: bool = False,  # noqa: FBT001, FBT002
     ) -> list[int]:
         """Token ids of a text.
 
@@ -269,8 +267,10 @@ class Model:
 
     def _check_room(self, n_past: int, n_new: int) -> None:
         if n_past + n_new > self.n_ctx:
-            msg = f"{n_past + n_new} tokens do not fit into a context of {self.n_ctx}"
-            raise ContextFullError(msg, hint="raise --ctx-size, or shorten the prompt")
+            raise ContextFullError(
+                f"{n_past + n_new} tokens do not fit into a context of {self.n_ctx}",
+                hint="raise --ctx-size, or shorten the prompt",
+            )
 
     def describe(self) -> Iterator[str]:
         """Lines for the start of a run: model, threads, instruction set, pages."""
@@ -316,7 +316,9 @@ class CachedSequence:
         """Positions that it holds."""
         return self._model.engine.n_past(self._id)
 
-    def extend(self, ids: Sequence[int], progress: Callable[[int, int], None] | None = None) -> None:
+    def extend(
+        self, ids: Sequence[int], progress: Callable[[int, int], None] | None = None
+    ) -> None:
         """Feeds tokens; the logits after the last are then there for `candidates`.
 
         Args:

@@ -65,9 +65,7 @@ def place(plan: Plan) -> Placement:
         record = plan.model_file.tensors[need.name]
         n_rows = need.shape[0] if need.role == "matrix" else 1
         packed = _core.packed_bytes(record.type, n_rows, need.shape[-1], need.role)
-        placed.append(
-            PlacedTensor(need.name, record.type, DEFAULT_BUFFER, record.n_bytes, packed)
-        )
+        placed.append(PlacedTensor(need.name, record.type, DEFAULT_BUFFER, record.n_bytes, packed))
     return Placement(tuple(placed))
 
 
@@ -89,4 +87,6 @@ def check_fits(needs: MemoryNeeds, available_bytes: int | None) -> None:
         f"activations {needs.activation_bytes / _GIB:.2f}), "
         f"{available_bytes / _GIB:.2f} GiB available"
     )
-    raise OutOfNodeMemoryError(msg, hint="lower --ctx-size or --ubatch-size, or stop other programs")
+    raise OutOfNodeMemoryError(
+        msg, hint="lower --ctx-size or --ubatch-size, or stop other programs"
+    )

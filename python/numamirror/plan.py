@@ -6,6 +6,7 @@ machine. Takes stage 1's `ModelFile`; placement and compilation take what it giv
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 from numamirror import _core, archs
@@ -35,18 +36,12 @@ class Plan:
     @property
     def name(self) -> str:
         """The model's name, or the file's."""
-        return self.model_file.str("general.name", default=self.model_file.paths[0].stem)
+        return self.model_file.metadata.get_str("general.name", self.model_file.paths[0].stem)
 
     @property
     def n_params(self) -> int:
         """Number of weights."""
-        total = 0
-        for record in self.model_file.tensors.values():
-            count = 1
-            for extent in record.shape:
-                count *= extent
-            total += count
-        return total
+        return sum(math.prod(record.shape) for record in self.model_file.tensors.values())
 
     @property
     def weight_bytes(self) -> int:
@@ -75,7 +70,7 @@ def make_plan(file: ModelFile) -> Plan:
         ModelFileError: A key or tensor is missing or has the wrong shape.
         UnsupportedError: The architecture or a tensor's type is not known here.
     """
-    architecture = file.str("general.architecture")
+    architecture = file.metadata.get_str("general.architecture")
     arch = archs.find(architecture)
     config = arch.read_config(file)
     needs = tuple(need for need in arch.tensors(config) if _is_there(file, need))
@@ -91,20 +86,19 @@ def _is_there(file: ModelFile, need: TensorNeed) -> bool:
     if need.name in file.tensors:
         return True
     if need.required:
-        msg = f"{file.paths[0]}: tensor {need.name} is missing"
-        raise ModelFileError(msg)
+        raise ModelFileError(f"{file.paths[0]}: tensor {need.name} is missing")
     return False
 
 
 def _check(file: ModelFile, need: TensorNeed, known_types: set[str]) -> None:
     record = file.tensors[need.name]
     if record.shape != need.shape:
-        msg = (
+        raise ModelFileError(
             f"{file.paths[0]}: tensor {need.name} has shape {list(record.shape)}, "
             f"expected {list(need.shape)}"
         )
-        raise ModelFileError(msg)
     if record.type not in known_types:
         known = ", ".join(sorted(known_types))
-        msg = f"tensor {need.name}: type {record.type} is not supported; known: {known}"
-        raise UnsupportedError(msg)
+        raise UnsupportedError(
+            f"tensor {need.name}: type {record.type} is not supported; known: {known}"
+        )

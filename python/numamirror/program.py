@@ -213,7 +213,12 @@ class Builder:
         if factors is not None and self.has(f"{factors}.weight"):
             extra["factors"] = self._tensor(f"{factors}.weight")
         self._emit(
-            "rope_angles", "rope", frequencies=list(frequencies), **extra, magnitude=magnitude, out=out
+            "rope_angles",
+            "rope",
+            frequencies=list(frequencies),
+            **extra,
+            magnitude=magnitude,
+            out=out,
         )
         return out
 
@@ -265,8 +270,9 @@ class Builder:
         try:
             return self.tensors[name]
         except KeyError:
-            msg = f"the architecture wires {name}, which its tensors() does not name"
-            raise ProgramError(msg) from None
+            raise ProgramError(
+                f"the architecture wires {name}, which its tensors() does not name"
+            ) from None
 
     def _value(self, width: int, rows: Rows) -> Value:
         value = Value(len(self.values), width, rows)
@@ -276,10 +282,8 @@ class Builder:
     def _emit(self, name: str, label: str, **operands: Any) -> None:  # noqa: ANN401 - by schema
         fields = op_fields().get(name)
         if fields is None:
-            msg = f"op {name}: the engine has no such op"
-            raise ProgramError(msg)
+            raise ProgramError(f"op {name}: the engine has no such op")
         required = {key for key, spec in fields.items() if not spec["optional"]}
         if not required <= operands.keys() <= fields.keys():
-            msg = f"op {name}: fields {sorted(operands)}, expected {sorted(fields)}"
-            raise ProgramError(msg)
+            raise ProgramError(f"op {name}: fields {sorted(operands)}, expected {sorted(fields)}")
         self.ops.append(Op(name, operands, label))

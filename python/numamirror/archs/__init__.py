@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
-from numamirror.errors import UnsupportedError
+from numamirror.errors import ModelFileError, UnsupportedError
 
 if TYPE_CHECKING:
     from numamirror.gguf_file import ModelFile
@@ -92,5 +92,15 @@ def find(name: str) -> Architecture:
     for module in pkgutil.iter_modules(__path__):
         if module.name == name.replace("-", "_"):
             return cast("Architecture", importlib.import_module(f"{__name__}.{module.name}"))
-    msg = f"architecture {name!r} is not supported; known: {', '.join(names())}"
-    raise UnsupportedError(msg)
+    raise UnsupportedError(f"architecture {name!r} is not supported; known: {', '.join(names())}")
+
+
+def rows_of(file: ModelFile, name: str) -> int:
+    """Rows of a tensor that the file must have, such as the embedding: the size of the vocabulary.
+
+    Raises:
+        ModelFileError: The file has no such tensor.
+    """
+    if name not in file.tensors:
+        raise ModelFileError(f"{file.paths[0]}: tensor {name} is missing")
+    return file.tensors[name].shape[0]

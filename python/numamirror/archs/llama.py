@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from numamirror import archs
 from numamirror.archs import TensorNeed
 from numamirror.errors import ModelFileError, UnsupportedError
 
@@ -50,52 +51,45 @@ class Config:
 
 def read_config(file: ModelFile) -> Config:
     """Reads the hyper-parameters; defaults are llama.cpp's where a key may be absent."""
-    if file.int("llama.expert_count", default=0):
-        msg = "llama with experts (llama.expert_count > 0) is not supported yet"
-        raise UnsupportedError(msg)
-    n_embd = file.int("llama.embedding_length", at_least=1)
-    n_head = file.int("llama.attention.head_count", at_least=1)
-    head_dim = n_embd // n_head
-    key_length = file.int("llama.attention.key_length", default=head_dim, at_least=1)
-    config = Config(
-        block_count=file.int("llama.block_count", at_least=1),
-        context_length=file.int("llama.context_length", at_least=1),
+    meta = file.metadata
+    if meta.get_int("llama.expert_count", 0):
+        raise UnsupportedError("llama with experts (llama.expert_count > 0) is not supported yet")
+    n_embd = meta.get_int("llama.embedding_length", minimum=1)
+    n_head = meta.get_int("llama.attention.head_count", minimum=1)
+    n_head_kv = meta.get_int("llama.attention.head_count_kv", n_head, minimum=1)
+    if n_head % n_head_kv:
+        raise ModelFileError(
+            f"llama.attention.head_count: {n_head} heads do not share {n_head_kv} kv heads evenly"
+        )
+    key_length = meta.get_int("llama.attention.key_length", n_embd // n_head, minimum=1)
+    return Config(
+        block_count=meta.get_int("llama.block_count", minimum=1),
+        context_length=meta.get_int("llama.context_length", minimum=1),
         embedding_length=n_embd,
-        feed_forward_length=file.int("llama.feed_forward_length", at_least=1),
+        feed_forward_length=meta.get_int("llama.feed_forward_length", minimum=1),
         head_count=n_head,
-        head_count_kv=file.int("llama.attention.head_count_kv", default=n_head, at_least=1),
+        head_count_kv=n_head_kv,
         key_length=key_length,
-        value_length=file.int("llama.attention.value_length", default=head_dim, at_least=1),
-        layer_norm_rms_epsilon=file.float("llama.attention.layer_norm_rms_epsilon"),
-        rope_dimension_count=file.int(
-            "llama.rope.dimension_count", default=key_length, at_least=2
+        value_length=meta.get_int("llama.attention.value_length", n_embd // n_head, minimum=1),
+        layer_norm_rms_epsilon=meta.get_float("llama.attention.layer_norm_rms_epsilon", above=0),
+        rope_dimension_count=meta.get_int(
+            "llama.rope.dimension_count", key_length, minimum=2, maximum=key_length
         ),
-        rope_freq_base=file.float("llama.rope.freq_base", default=10000.0),
+        rope_freq_base=meta.get_float("llama.rope.freq_base", 10000.0, above=0),
         rope_scaling_factor=_scaling_factor(file),
-        vocab_size=file.tensor("token_embd.weight").shape[0],
+        vocab_size=archs.rows_of(file, "token_embd.weight"),
     )
-    if config.head_count % config.head_count_kv:
-        msg = f"{n_head} heads do not share {config.head_count_kv} kv heads evenly"
-        raise ModelFileError(f"llama.attention.head_count: {msg}")
-    if config.rope_freq_base <= 0 or config.layer_norm_rms_epsilon <= 0:
-        msg = "llama.rope.freq_base and llama.attention.layer_norm_rms_epsilon must be above 0"
-        raise ModelFileError(msg)
-    return config
 
 
 def _scaling_factor(file: ModelFile) -> float:
     """The factor by which positions are stretched: linear scaling, or none."""
-    kind = file.str("llama.rope.scaling.type", default="none")
-    factor = file.float("llama.rope.scaling.factor", default=1.0)
+    kind = file.metadata.get_str("llama.rope.scaling.type", "none")
     if kind not in ("none", "linear"):
-        msg = f"llama.rope.scaling.type {kind!r} is not supported yet; known: none, linear"
-        raise UnsupportedError(msg)
-    if kind == "none":
-        return 1.0
-    if factor <= 0:
-        msg = f"llama.rope.scaling.factor is {factor}, expected a number above 0"
-        raise ModelFileError(msg)
-    return factor
+        raise UnsupportedError(
+            f"llama.rope.scaling.type {kind!r} is not supported yet; known: none, linear"
+        )
+    factor = file.metadata.get_float("llama.rope.scaling.factor", 1.0, above=0)
+    return factor if kind == "linear" else 1.0
 
 
 def tensors(c: Config) -> Iterator[TensorNeed]:
