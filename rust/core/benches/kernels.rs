@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 const BUFFER_BYTES: usize = 128 << 20;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 const COLUMN_COUNTS: [usize; 5] = [1, 4, 16, 64, 256];
-const RUN_TIME: Duration = Duration::from_millis(15);
-const N_REPEATS: usize = 15;
+const RUN_TIME: Duration = Duration::from_millis(5);
+const N_REPEATS: usize = 30;
 
 fn main() {
     let args: Vec<String> = std::env::args()

@@ -3,7 +3,6 @@
 //! Decoder only; listed by `quant/mod.rs`.
 
 use super::{Decoder, FloatFormat, QuantType};
-use half::bf16;
 
 /// The record of `BF16`.
 pub(super) static TYPE: QuantType = QuantType {
@@ -20,7 +19,7 @@ pub(super) static TYPE: QuantType = QuantType {
 /// Reads `out.len()` values; every bf16 is an f32.
 fn decode(bytes: &[u8], out: &mut [f32]) {
     for (value, bytes) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
-        *value = bf16::from_le_bytes(*bytes).to_f32();
+        *value = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
     }
 }
 
