@@ -9,9 +9,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use numamirror_core::error::Result;
-use numamirror_core::workers::{Control, Workers};
 use numamirror_core::sys;
 use numamirror_core::topology::{CpuId, Topology, plan_pins};
+use numamirror_core::workers::{Control, Workers};
 
 const N_REPEATS: usize = 5;
 

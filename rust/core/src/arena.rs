@@ -4,7 +4,10 @@
 //! here. Ops never see a pointer: a phase cuts the slot it writes into a [`Grid`] of tiles, each
 //! worker claims tiles from the team's counter, and a [`Tile`] is the exclusive right to its
 //! rectangle. Knows no op; `exec` drives it, ops fill tiles.
-#![expect(unsafe_code, reason = "hands out disjoint rectangles of one mapping to several workers")]
+#![expect(
+    unsafe_code,
+    reason = "hands out disjoint rectangles of one mapping to several workers"
+)]
 
 use std::ops::Range;
 
@@ -78,7 +81,11 @@ fn layout(slots: &[SlotSpec], max_rows: usize) -> (usize, Vec<Place>, QuantizedP
         width: slot.width as usize,
     });
     let places = places.collect();
-    let widest = slots.iter().map(|slot| slot.width as usize).max().unwrap_or(0);
+    let widest = slots
+        .iter()
+        .map(|slot| slot.width as usize)
+        .max()
+        .unwrap_or(0);
     let n_blocks = max_rows * widest.div_ceil(Q8_BLOCK_ELEMS);
     let quantized = QuantizedPlace {
         q: take(n_blocks * Q8_BLOCK_ELEMS),
@@ -112,7 +119,12 @@ impl Arena {
     pub fn new(slots: &[SlotSpec], max_rows: usize) -> Result<Self> {
         let (bytes, slots, quantized) = layout(slots, max_rows);
         let memory = Mapping::new("activations", bytes.max(1))?;
-        Ok(Self { memory, slots, max_rows, quantized })
+        Ok(Self {
+            memory,
+            slots,
+            max_rows,
+            quantized,
+        })
     }
 
     /// Rows a slot can hold.
@@ -134,7 +146,10 @@ impl Arena {
     pub(crate) fn rows(&self, slot: SlotId, rows: Range<usize>) -> &[f32] {
         let place = self.slots[slot.0 as usize];
         let pointer = self.at::<f32>(place.offset, self.max_rows * place.width);
-        assert!(rows.start <= rows.end && rows.end <= self.max_rows, "rows outside their slot");
+        assert!(
+            rows.start <= rows.end && rows.end <= self.max_rows,
+            "rows outside their slot"
+        );
         // SAFETY: inside the slot (asserted), which `layout` put inside the mapping, 64-byte
         // aligned; no writer, as said above.
         unsafe {
@@ -193,7 +208,13 @@ impl Arena {
 
     /// Quantizes this worker's share of the first `n_rows` rows of `slot` to 8 bits. Called by
     /// every worker in one phase.
-    pub(crate) fn quantize(&self, team: &Team<'_>, slot: SlotId, n_rows: usize, vector: &VectorOps) {
+    pub(crate) fn quantize(
+        &self,
+        team: &Team<'_>,
+        slot: SlotId,
+        n_rows: usize,
+        vector: &VectorOps,
+    ) {
         let width = self.width(slot);
         let n_blocks = width / Q8_BLOCK_ELEMS;
         while let Some(row) = team.next_chunk(n_rows) {
@@ -232,7 +253,10 @@ impl Arena {
 
     /// # Safety
     /// No other reference to this row of this array may exist while the result lives.
-    #[expect(clippy::mut_from_ref, reason = "exclusive by contract, the claim of the row")]
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "exclusive by contract, the claim of the row"
+    )]
     unsafe fn row_mut<T: Plain>(&self, offset: usize, row: usize, len: usize) -> &mut [T] {
         let pointer = self.at::<T>(offset, (row + 1) * len);
         // SAFETY: inside the mapping (`at`), aligned by `layout`, exclusive by contract.
@@ -241,7 +265,10 @@ impl Arena {
 
     /// Start of an array of `n_elems` at `offset`, checked to end inside the mapping.
     fn at<T: Plain>(&self, offset: usize, n_elems: usize) -> *mut T {
-        assert!(offset + n_elems * size_of::<T>() <= self.memory.len_bytes(), "outside the arena");
+        assert!(
+            offset + n_elems * size_of::<T>() <= self.memory.len_bytes(),
+            "outside the arena"
+        );
         self.memory.base_ptr().as_ptr().wrapping_add(offset).cast()
     }
 }

@@ -34,7 +34,11 @@ impl Penalties {
         }
         for (id, count) in counts {
             let logit = &mut logits[id as usize];
-            *logit = if *logit <= 0.0 { *logit * self.repeat } else { *logit / self.repeat };
+            *logit = if *logit <= 0.0 {
+                *logit * self.repeat
+            } else {
+                *logit / self.repeat
+            };
             *logit -= count as f32 * self.frequency + self.presence;
         }
     }
@@ -55,7 +59,11 @@ pub fn best(
         return Err(bad("number of candidates", "0", "at least 1".into()));
     }
     if let Some(id) = recent.iter().find(|&&id| id as usize >= logits.len()) {
-        return Err(bad("recent token", id, format!("an id below {}", logits.len())));
+        return Err(bad(
+            "recent token",
+            id,
+            format!("an id below {}", logits.len()),
+        ));
     }
     if recent.is_empty() || penalties.none() {
         return Ok(top(logits, k));
@@ -66,7 +74,11 @@ pub fn best(
 }
 
 fn bad(name: &str, found: impl ToString, expected: String) -> Error {
-    Error::BadRequest { name: name.into(), found: found.to_string(), expected }
+    Error::BadRequest {
+        name: name.into(),
+        found: found.to_string(),
+        expected,
+    }
 }
 
 fn order(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
@@ -97,7 +109,11 @@ fn top(logits: &[f32], k: usize) -> Vec<(u32, f32)> {
 mod tests {
     use super::*;
 
-    const NONE: Penalties = Penalties { repeat: 1.0, frequency: 0.0, presence: 0.0 };
+    const NONE: Penalties = Penalties {
+        repeat: 1.0,
+        frequency: 0.0,
+        presence: 0.0,
+    };
 
     /// Logits with many ties, from a small generator.
     fn logits(n: usize) -> Vec<f32> {
@@ -129,9 +145,20 @@ mod tests {
 
     #[test]
     fn penalties_are_llama_cpps() {
-        let penalties = Penalties { repeat: 2.0, frequency: 0.5, presence: 0.25 };
+        let penalties = Penalties {
+            repeat: 2.0,
+            frequency: 0.5,
+            presence: 0.25,
+        };
         let found = best(&[4.0, -4.0, 1.0], 3, &[0, 0, 1], &penalties).expect("valid");
-        assert_eq!(found, [(2, 1.0), (0, 4.0 / 2.0 - 1.0 - 0.25), (1, -8.0 - 0.5 - 0.25)]);
+        assert_eq!(
+            found,
+            [
+                (2, 1.0),
+                (0, 4.0 / 2.0 - 1.0 - 0.25),
+                (1, -8.0 - 0.5 - 0.25)
+            ]
+        );
     }
 
     #[test]

@@ -97,7 +97,9 @@ pub fn load(
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn next<'a>(queue: &Mutex<std::vec::IntoIter<Piece<'a>>>) -> Option<Piece<'a>> {
@@ -121,7 +123,13 @@ fn cut<'a>(layout: &'a Layout, sources: &'a [Source], memory: &'a mut [u8]) -> V
             (out, rest) = rest.split_at_mut(n_panels * entry.panel_bytes);
             let first_row = panel * entry.panel_rows;
             let n_rows = (n_panels * entry.panel_rows).min(n_rows - first_row);
-            pieces.push(Piece { entry, source, first_row, n_rows, out });
+            pieces.push(Piece {
+                entry,
+                source,
+                first_row,
+                n_rows,
+                out,
+            });
         }
     }
     pieces
@@ -129,16 +137,24 @@ fn cut<'a>(layout: &'a Layout, sources: &'a [Source], memory: &'a mut [u8]) -> V
 
 /// Reads one piece into `buffer` and packs it.
 fn fill(piece: Piece<'_>, files: &[WeightFile], buffer: &mut Vec<u8>) -> Result<()> {
-    let Piece { entry, source, first_row, n_rows, out } = piece;
+    let Piece {
+        entry,
+        source,
+        first_row,
+        n_rows,
+        out,
+    } = piece;
     let row_bytes = entry.file_row_bytes();
     buffer.resize(n_rows * row_bytes, 0);
     let file = &files[source.file];
     let offset = source.offset + (first_row * row_bytes) as u64;
-    file.file.read_exact_at(buffer, offset).map_err(|source| Error::ReadWeights {
-        tensor: entry.spec.name.clone(),
-        path: file.path.clone(),
-        source,
-    })?;
+    file.file
+        .read_exact_at(buffer, offset)
+        .map_err(|source| Error::ReadWeights {
+            tensor: entry.spec.name.clone(),
+            path: file.path.clone(),
+            source,
+        })?;
     match entry.spec.role {
         Role::Matrix => pack_matrix(entry, first_row, n_rows, buffer, out),
         Role::Vector => decode_vector(entry.quant, &entry.spec.name, buffer, out),
@@ -172,7 +188,11 @@ fn decode_vector(quant: &QuantType, name: &str, file_row: &[u8], out: &mut [u8])
     let mut values = vec![0.0; out.len() / size_of::<f32>()];
     quant.dequantize(file_row, &mut values);
     if let Some(col) = values.iter().position(|value| !value.is_finite()) {
-        return Err(Error::NonFiniteWeight { tensor: name.into(), row: 0, col });
+        return Err(Error::NonFiniteWeight {
+            tensor: name.into(),
+            row: 0,
+            col,
+        });
     }
     for (bytes, value) in out.chunks_exact_mut(size_of::<f32>()).zip(values) {
         bytes.copy_from_slice(&value.to_ne_bytes());

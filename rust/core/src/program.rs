@@ -91,7 +91,11 @@ impl Program {
     }
 
     pub(crate) fn shapes(&self) -> Shapes<'_> {
-        Shapes { tensors: &self.tensors, slots: &self.slots, caches: &self.caches }
+        Shapes {
+            tensors: &self.tensors,
+            slots: &self.slots,
+            caches: &self.caches,
+        }
     }
 
     fn verify(&self) -> Result<()> {
@@ -116,13 +120,20 @@ impl Program {
     }
 
     fn verify_declarations(&self) -> Result<()> {
-        let lists = [self.tensors.len(), self.slots.len(), self.caches.len(), self.steps.len()];
+        let lists = [
+            self.tensors.len(),
+            self.slots.len(),
+            self.caches.len(),
+            self.steps.len(),
+        ];
         if let Some(len) = lists.into_iter().find(|&len| len > MAX_ENTRIES) {
             return Err(bad("the program", format!("a list of {len} entries")));
         }
         for tensor in &self.tensors {
             let place = || format!("tensor {}", tensor.name);
-            in_range(tensor.n_rows).and_then(|()| in_range(tensor.n_cols)).map_err(|p| bad(place(), p))?;
+            in_range(tensor.n_rows)
+                .and_then(|()| in_range(tensor.n_cols))
+                .map_err(|p| bad(place(), p))?;
             tensor.quant_type()?;
             if tensor.role == Role::Vector && tensor.n_rows != 1 {
                 return Err(bad(place(), format!("a vector of {} rows", tensor.n_rows)));
@@ -190,7 +201,10 @@ impl Program {
         if tensor.role == role {
             Ok(())
         } else {
-            Err(format!("{} is a {:?}, expected a {role:?}", tensor.name, tensor.role))
+            Err(format!(
+                "{} is a {:?}, expected a {role:?}",
+                tensor.name, tensor.role
+            ))
         }
     }
 }
@@ -213,7 +227,11 @@ fn take_cache(id: u32, stored: &mut [bool]) -> std::result::Result<(), String> {
 }
 
 fn exists(kind: &str, id: u32, len: usize) -> std::result::Result<(), String> {
-    if (id as usize) < len { Ok(()) } else { Err(format!("there is no {kind} {id}, only {len}")) }
+    if (id as usize) < len {
+        Ok(())
+    } else {
+        Err(format!("there is no {kind} {id}, only {len}"))
+    }
 }
 
 fn in_range(dim: u32) -> std::result::Result<(), String> {
@@ -225,5 +243,8 @@ fn in_range(dim: u32) -> std::result::Result<(), String> {
 }
 
 fn bad(place: impl Into<String>, problem: String) -> Error {
-    Error::BadProgram { place: place.into(), problem }
+    Error::BadProgram {
+        place: place.into(),
+        problem,
+    }
 }

@@ -5,7 +5,10 @@
 //! (`[k_dim][64]`) and its values (`[64][v_dim]`), so that both halves of attention run along
 //! contiguous memory. Knows neither ops nor weights; `exec` asks it to admit a batch, attention
 //! reads and stores through it.
-#![expect(unsafe_code, reason = "hands out disjoint parts of one mapping to several workers")]
+#![expect(
+    unsafe_code,
+    reason = "hands out disjoint parts of one mapping to several workers"
+)]
 
 use std::collections::HashMap;
 
@@ -125,7 +128,11 @@ fn block_layout(specs: &[CacheSpec], limits: &StateLimits) -> (usize, Vec<Layer>
         let k_offset = bytes;
         let v_offset = k_offset + part(spec.k_dim, limits.k_type);
         bytes = v_offset + part(spec.v_dim, limits.v_type);
-        Layer { spec, k_offset, v_offset }
+        Layer {
+            spec,
+            k_offset,
+            v_offset,
+        }
     });
     let layers = layers.collect();
     (bytes, layers)
@@ -163,7 +170,9 @@ impl State {
     /// Positions that the sequence holds; 0 for an unknown one.
     #[must_use]
     pub fn n_past(&self, sequence: u32) -> usize {
-        self.index.get(&sequence).map_or(0, |&i| self.sequences[i].n_past)
+        self.index
+            .get(&sequence)
+            .map_or(0, |&i| self.sequences[i].n_past)
     }
 
     /// Heads that the cache's keys and values have.
@@ -206,8 +215,15 @@ impl State {
             self.append_group(group, batch);
         }
         let mut row_of = vec![0; items.len()];
-        order.iter().enumerate().for_each(|(row, &i)| row_of[i] = row);
-        batch.outputs.extend((0..items.len()).filter(|&i| items[i].wants_logits).map(|i| row_of[i]));
+        order
+            .iter()
+            .enumerate()
+            .for_each(|(row, &i)| row_of[i] = row);
+        batch.outputs.extend(
+            (0..items.len())
+                .filter(|&i| items[i].wants_logits)
+                .map(|i| row_of[i]),
+        );
         Ok(())
     }
 
@@ -223,7 +239,11 @@ impl State {
         let (sequence, first) = (group[0].sequence, group[0].position as usize);
         let n_past = self.n_past(sequence);
         if first > n_past {
-            return Err(bad_position(sequence, first, format!("at most {n_past}, the sequence's end")));
+            return Err(bad_position(
+                sequence,
+                first,
+                format!("at most {n_past}, the sequence's end"),
+            ));
         }
         for (step, item) in group.iter().enumerate() {
             if item.position as usize != first + step {
@@ -233,9 +253,15 @@ impl State {
         }
         let end = first + group.len();
         if end > self.limits.n_ctx {
-            return Err(Error::ContextFull { wanted: group.len(), room: self.limits.n_ctx - first });
+            return Err(Error::ContextFull {
+                wanted: group.len(),
+                room: self.limits.n_ctx - first,
+            });
         }
-        let held = self.index.get(&sequence).map_or(0, |&i| self.sequences[i].blocks.len());
+        let held = self
+            .index
+            .get(&sequence)
+            .map_or(0, |&i| self.sequences[i].blocks.len());
         Ok(end.div_ceil(BLOCK_POSITIONS).saturating_sub(held))
     }
 
@@ -247,7 +273,9 @@ impl State {
         let n_blocks = end.div_ceil(BLOCK_POSITIONS);
         let missing = n_blocks.saturating_sub(entry.blocks.len());
         // `admit` counted the free blocks before the first group was appended.
-        entry.blocks.extend(self.free.drain(self.free.len() - missing..).rev());
+        entry
+            .blocks
+            .extend(self.free.drain(self.free.len() - missing..).rev());
         self.free.extend(entry.blocks.drain(n_blocks..));
         entry.n_past = end;
         let mut row = batch.rows.len();
@@ -289,14 +317,26 @@ impl State {
     #[must_use]
     pub fn keys(&self, cache: CacheId, block: BlockId, head: usize) -> CacheRef<'_> {
         let layer = self.layers[cache.0 as usize];
-        self.part(layer.k_offset, layer.spec.k_dim, self.limits.k_type, block, head)
+        self.part(
+            layer.k_offset,
+            layer.spec.k_dim,
+            self.limits.k_type,
+            block,
+            head,
+        )
     }
 
     /// Values of one kv head in one block, `[64][v_dim]`.
     #[must_use]
     pub fn values(&self, cache: CacheId, block: BlockId, head: usize) -> CacheRef<'_> {
         let layer = self.layers[cache.0 as usize];
-        self.part(layer.v_offset, layer.spec.v_dim, self.limits.v_type, block, head)
+        self.part(
+            layer.v_offset,
+            layer.spec.v_dim,
+            self.limits.v_type,
+            block,
+            head,
+        )
     }
 
     /// Gives each of this worker's share of (run, kv head) pairs of the pass to `store`, with the
@@ -337,19 +377,33 @@ impl State {
     ) -> (*mut u8, usize) {
         let n_elems = dim as usize * BLOCK_POSITIONS;
         let at = block.0 as usize * self.block_bytes + offset + head * n_elems * kind.bytes();
-        assert!(at + n_elems * kind.bytes() <= self.memory.len_bytes(), "cache part outside its mapping");
+        assert!(
+            at + n_elems * kind.bytes() <= self.memory.len_bytes(),
+            "cache part outside its mapping"
+        );
         (self.memory.base_ptr().as_ptr().wrapping_add(at), n_elems)
     }
 
-    fn part(&self, offset: usize, dim: u32, kind: CacheType, block: BlockId, head: usize) -> CacheRef<'_> {
+    fn part(
+        &self,
+        offset: usize,
+        dim: u32,
+        kind: CacheType,
+        block: BlockId,
+        head: usize,
+    ) -> CacheRef<'_> {
         let (pointer, n_elems) = self.part_pointer(offset, dim, kind, block, head);
         // SAFETY: inside the live mapping (asserted), aligned because parts and heads are
         // multiples of 64 elements; writers exist only inside `for_each_store`, whose phase has
         // no readers.
         unsafe {
             match kind {
-                CacheType::F16 => CacheRef::F16(std::slice::from_raw_parts(pointer.cast(), n_elems)),
-                CacheType::F32 => CacheRef::F32(std::slice::from_raw_parts(pointer.cast(), n_elems)),
+                CacheType::F16 => {
+                    CacheRef::F16(std::slice::from_raw_parts(pointer.cast(), n_elems))
+                }
+                CacheType::F32 => {
+                    CacheRef::F32(std::slice::from_raw_parts(pointer.cast(), n_elems))
+                }
             }
         }
     }
@@ -369,8 +423,12 @@ impl State {
         // exclusive by this function's contract.
         unsafe {
             match kind {
-                CacheType::F16 => CacheMut::F16(std::slice::from_raw_parts_mut(pointer.cast(), n_elems)),
-                CacheType::F32 => CacheMut::F32(std::slice::from_raw_parts_mut(pointer.cast(), n_elems)),
+                CacheType::F16 => {
+                    CacheMut::F16(std::slice::from_raw_parts_mut(pointer.cast(), n_elems))
+                }
+                CacheType::F32 => {
+                    CacheMut::F32(std::slice::from_raw_parts_mut(pointer.cast(), n_elems))
+                }
             }
         }
     }

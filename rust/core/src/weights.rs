@@ -3,7 +3,10 @@
 //! Holds where each tensor lies and how it is packed for the instruction set in use. Knows neither
 //! files (`load.rs` fills it) nor ops. A tensor is a *matrix*, packed in panels of rows for the
 //! kernels, or a *vector*, one row of plain f32.
-#![expect(unsafe_code, reason = "calls kernels, whose contract is met by a matrix's own layout")]
+#![expect(
+    unsafe_code,
+    reason = "calls kernels, whose contract is met by a matrix's own layout"
+)]
 
 use std::ops::Range;
 
@@ -157,7 +160,10 @@ pub struct Weights {
 impl Weights {
     /// Weights whose memory was filled as `layout` says.
     pub(crate) fn new(memory: Mapping, layout: Layout) -> Self {
-        assert!(memory.len_bytes() >= layout.n_bytes, "weights outside their mapping");
+        assert!(
+            memory.len_bytes() >= layout.n_bytes,
+            "weights outside their mapping"
+        );
         Self { memory, layout }
     }
 
@@ -181,7 +187,12 @@ impl Weights {
     #[must_use]
     pub fn vector(&self, id: TensorId) -> &[f32] {
         let entry = &self.layout.entries[id.0 as usize];
-        debug_assert_eq!(entry.spec.role, Role::Vector, "{} is no vector", entry.spec.name);
+        debug_assert_eq!(
+            entry.spec.role,
+            Role::Vector,
+            "{} is no vector",
+            entry.spec.name
+        );
         let bytes = self.bytes(entry.offset..entry.offset + entry.n_bytes());
         // SAFETY: any four bytes are an f32; `Layout` aligned the entry to a page.
         let (head, values, _) = unsafe { bytes.align_to::<f32>() };
@@ -193,7 +204,12 @@ impl Weights {
     #[must_use]
     pub fn matrix(&self, id: TensorId) -> MatrixRef<'_> {
         let entry = &self.layout.entries[id.0 as usize];
-        debug_assert_eq!(entry.spec.role, Role::Matrix, "{} is no matrix", entry.spec.name);
+        debug_assert_eq!(
+            entry.spec.role,
+            Role::Matrix,
+            "{} is no matrix",
+            entry.spec.name
+        );
         let data = self.bytes(entry.offset..entry.offset + entry.n_bytes());
         MatrixRef { entry, data }
     }
@@ -240,7 +256,13 @@ impl MatrixRef<'_> {
     pub fn unpack_row(&self, row: usize, out: &mut [f32]) {
         let (panel, within) = (row / self.panel_rows(), row % self.panel_rows());
         let unpack = self.entry.form.unpack_row;
-        unpack(self.panel(panel), self.panel_rows(), self.n_cols(), within, out);
+        unpack(
+            self.panel(panel),
+            self.panel_rows(),
+            self.n_cols(),
+            within,
+            out,
+        );
     }
 
     /// The product of `n_tokens` activations with the rows of one panel.
@@ -259,7 +281,14 @@ impl MatrixRef<'_> {
         // SAFETY: the kernel came from a detected ISA (`Layout::new`), the panel was laid out and
         // packed for it; `out` and `activations` as this function's contract says.
         unsafe {
-            (self.entry.kernel)(panel, self.panel_rows(), self.n_cols(), activations, n_tokens, out);
+            (self.entry.kernel)(
+                panel,
+                self.panel_rows(),
+                self.n_cols(),
+                activations,
+                n_tokens,
+                out,
+            );
         }
     }
 }

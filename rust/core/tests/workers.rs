@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 
 use numamirror_core::error::Error;
-use numamirror_core::workers::{Control, Team, Workers};
 use numamirror_core::sys;
 use numamirror_core::topology::{CpuId, NodeId, Pin};
+use numamirror_core::workers::{Control, Team, Workers};
 
 /// Workers dealt to pretended nodes of the sizes given, round and round the CPUs there are.
 fn workers(node_sizes: &[usize]) -> Workers {

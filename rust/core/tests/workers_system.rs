@@ -7,9 +7,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use numamirror_core::error::Error;
-use numamirror_core::workers::{Control, Workers};
 use numamirror_core::sys;
 use numamirror_core::topology::{CpuId, NodeId, Pin};
+use numamirror_core::workers::{Control, Workers};
 
 fn workers(n_threads: usize) -> (Workers, Vec<u32>) {
     let cpus: Vec<u32> = sys::affinity()

@@ -37,8 +37,18 @@ pub(crate) fn packed_bytes(
     n_cols: u32,
     role: &str,
 ) -> PyResult<usize> {
-    let role = if role == "vector" { Role::Vector } else { Role::Matrix };
-    let spec = TensorSpec { name: String::new(), type_name, n_rows, n_cols, role };
+    let role = if role == "vector" {
+        Role::Vector
+    } else {
+        Role::Matrix
+    };
+    let spec = TensorSpec {
+        name: String::new(),
+        type_name,
+        n_rows,
+        n_cols,
+        role,
+    };
     let layout = isa::choose(None).and_then(|isa| Layout::new(&[spec], isa));
     errors::map(py, layout).map(|layout| layout.entries[0].n_bytes())
 }
@@ -87,7 +97,10 @@ pub(crate) struct Engine {
 impl Engine {
     /// Loads the weights of `program` from `sources`, one (path, offset) a tensor.
     #[new]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of one Python call")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "keyword arguments of one Python call"
+    )]
     #[pyo3(signature = (program, sources, *, threads, threads_batch, cpu_range, n_ubatch, n_ctx,
                         n_parallel, cache_type_k, cache_type_v, progress))]
     fn new(
@@ -106,15 +119,23 @@ impl Engine {
     ) -> PyResult<Self> {
         let isa = errors::map(py, isa::choose(None))?;
         let program = errors::map(py, Program::from_json(program))?;
-        let state = errors::map(py, state_limits(n_ctx, n_parallel, cache_type_k, cache_type_v))?;
+        let state = errors::map(
+            py,
+            state_limits(n_ctx, n_parallel, cache_type_k, cache_type_v),
+        )?;
         let (pins, n_threads, n_threads_batch) =
             errors::map(py, plan_threads(threads, threads_batch, cpu_range))?;
-        let options = ExecOptions { max_rows: n_ubatch, n_threads, n_threads_batch, state };
+        let options = ExecOptions {
+            max_rows: n_ubatch,
+            n_threads,
+            n_threads_batch,
+            state,
+        };
         let done = std::sync::atomic::AtomicU64::new(0);
         let notice = |py: Python<'_>| match &progress {
-            Some(call) => {
-                call.call1(py, (done.load(std::sync::atomic::Ordering::Relaxed),)).map(|_| ())
-            }
+            Some(call) => call
+                .call1(py, (done.load(std::sync::atomic::Ordering::Relaxed),))
+                .map(|_| ()),
             None => Ok(()),
         };
         let executor = enter(py, notice, |poll| {
@@ -128,7 +149,13 @@ impl Engine {
             let weights = load(layout, &files, &sources, &workers, &mut advance)?;
             Executor::new(program, weights, workers, isa, options)
         })?;
-        Ok(Self { executor: Mutex::new(executor), isa, pins, n_threads, n_threads_batch })
+        Ok(Self {
+            executor: Mutex::new(executor),
+            isa,
+            pins,
+            n_threads,
+            n_threads_batch,
+        })
     }
 
     /// Name of the instruction set in use.
@@ -140,7 +167,10 @@ impl Engine {
     /// CPU and node of each worker.
     #[getter]
     fn pins(&self) -> Vec<(u32, u32)> {
-        self.pins.iter().map(|pin| (pin.cpu.0, pin.node.0)).collect()
+        self.pins
+            .iter()
+            .map(|pin| (pin.cpu.0, pin.node.0))
+            .collect()
     }
 
     /// Workers in a pass of one token.
@@ -199,11 +229,15 @@ impl Engine {
             frequency: frequency_penalty,
             presence: presence_penalty,
         };
-        let row = executor.logits().chunks_exact(n_vocab).nth(output).ok_or(Error::BadRequest {
-            name: "output".into(),
-            found: output.to_string(),
-            expected: "a row of the last pass".into(),
-        });
+        let row = executor
+            .logits()
+            .chunks_exact(n_vocab)
+            .nth(output)
+            .ok_or(Error::BadRequest {
+                name: "output".into(),
+                found: output.to_string(),
+                expected: "a row of the last pass".into(),
+            });
         let best = row.and_then(|row| candidates::best(row, n_candidates, &recent, &penalties));
         errors::map(py, best).map(|best| best.into_iter().unzip())
     }
@@ -258,11 +292,17 @@ fn open(sources: &[(String, u64)]) -> Result<(Vec<WeightFile>, Vec<Source>)> {
                     call: format!("opening {path}"),
                     source,
                 })?;
-                files.push(WeightFile { path: path.clone(), file });
+                files.push(WeightFile {
+                    path: path.clone(),
+                    file,
+                });
                 files.len() - 1
             }
         };
-        found.push(Source { file, offset: *offset });
+        found.push(Source {
+            file,
+            offset: *offset,
+        });
     }
     Ok((files, found))
 }

@@ -83,6 +83,9 @@ pub(crate) fn dequantize<'py>(
     }
     let mut values = vec![0.0; data.len() / quant.block_bytes * quant.block_elems];
     quant.dequantize(data, &mut values);
-    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+    let bytes: Vec<u8> = values
+        .iter()
+        .flat_map(|value| value.to_ne_bytes())
+        .collect();
     Ok(PyBytes::new(py, &bytes))
 }

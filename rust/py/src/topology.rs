@@ -23,10 +23,17 @@ pub(crate) fn topology<'py>(
     for node in &topology.nodes {
         let entry = PyDict::new(py);
         entry.set_item("id", node.id.0)?;
-        entry.set_item("cpus", node.cpus.iter().map(|cpu| cpu.0).collect::<Vec<_>>())?;
+        entry.set_item(
+            "cpus",
+            node.cpus.iter().map(|cpu| cpu.0).collect::<Vec<_>>(),
+        )?;
         entry.set_item("total_bytes", node.total_bytes)?;
         entry.set_item("free_bytes", node.free_bytes)?;
-        let distances: Vec<_> = node.distances.iter().map(|(id, cost)| (id.0, *cost)).collect();
+        let distances: Vec<_> = node
+            .distances
+            .iter()
+            .map(|(id, cost)| (id.0, *cost))
+            .collect();
         entry.set_item("distances", distances)?;
         nodes.append(entry)?;
     }
@@ -34,7 +41,10 @@ pub(crate) fn topology<'py>(
     for core in &topology.cores {
         let entry = PyDict::new(py);
         entry.set_item("node", core.node.0)?;
-        entry.set_item("cpus", core.cpus.iter().map(|cpu| cpu.0).collect::<Vec<_>>())?;
+        entry.set_item(
+            "cpus",
+            core.cpus.iter().map(|cpu| cpu.0).collect::<Vec<_>>(),
+        )?;
         cores.append(entry)?;
     }
     let known = PyDict::new(py);

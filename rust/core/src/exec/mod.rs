@@ -57,14 +57,19 @@ impl Executor {
         options: ExecOptions,
     ) -> Result<Self> {
         let shapes = program.shapes();
-        let scratch_elems =
-            program.steps.iter().map(|step| step.op.as_op().scratch_elems(&shapes)).max();
+        let scratch_elems = program
+            .steps
+            .iter()
+            .map(|step| step.op.as_op().scratch_elems(&shapes))
+            .max();
         let scratch_elems = scratch_elems.unwrap_or(0);
         Ok(Self {
             state: State::new(&program.caches, options.state)?,
             arena: Arena::new(&program.slots, options.max_rows)?,
             rows: program.slots.iter().map(|slot| slot.rows).collect(),
-            scratch: (0..workers.n_threads()).map(|_| Mutex::new(vec![0.0; scratch_elems])).collect(),
+            scratch: (0..workers.n_threads())
+                .map(|_| Mutex::new(vec![0.0; scratch_elems]))
+                .collect(),
             batch: Batch::with_capacity(options.max_rows),
             program,
             weights,
@@ -100,7 +105,8 @@ impl Executor {
     /// Logits of the last pass, `f32[n_outputs, n_vocab]`, in the order in which its items asked.
     #[must_use]
     pub fn logits(&self) -> &[f32] {
-        self.arena.rows(self.program.logits, 0..self.batch.outputs.len())
+        self.arena
+            .rows(self.program.logits, 0..self.batch.outputs.len())
     }
 
     /// Computes one pass. `poll` is called every now and then while it runs and may stop it.
@@ -126,15 +132,26 @@ impl Executor {
 
     fn check(&self, items: &[BatchItem]) -> Result<()> {
         let bad = |name: &str, found: usize, expected: String| {
-            Err(Error::BadRequest { name: name.into(), found: found.to_string(), expected })
+            Err(Error::BadRequest {
+                name: name.into(),
+                found: found.to_string(),
+                expected,
+            })
         };
         let max_rows = self.options.max_rows;
         if items.is_empty() || items.len() > max_rows {
             return bad("tokens in a pass", items.len(), format!("1 to {max_rows}"));
         }
         let n_embeddings = self.program.n_embeddings();
-        match items.iter().find(|item| item.token as usize >= n_embeddings) {
-            Some(item) => bad("token", item.token as usize, format!("an id below {n_embeddings}")),
+        match items
+            .iter()
+            .find(|item| item.token as usize >= n_embeddings)
+        {
+            Some(item) => bad(
+                "token",
+                item.token as usize,
+                format!("an id below {n_embeddings}"),
+            ),
             None => Ok(()),
         }
     }
@@ -186,7 +203,9 @@ impl Executor {
         let first = Mutex::new(None);
         self.walk(poll, Some(&first))?;
         let place = first.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Err(Error::NonFiniteActivation { place: place.unwrap_or_else(|| "the logits".into()) })
+        Err(Error::NonFiniteActivation {
+            place: place.unwrap_or_else(|| "the logits".into()),
+        })
     }
 }
 
@@ -200,9 +219,10 @@ fn run_op(op: &dyn Op, pass: &Pass<'_>, team: &Team<'_>, scratch: &mut [f32]) ->
                 pass.arena.quantize(team, slot.id(), n_rows, pass.vector);
             }
             Phase::Store(cache) => {
-                pass.state.for_each_store(cache, pass.batch, team, |run, head, k, v| {
-                    op.store(run, head, k, v, pass);
-                });
+                pass.state
+                    .for_each_store(cache, pass.batch, team, |run, head, k, v| {
+                        op.store(run, head, k, v, pass);
+                    });
             }
             Phase::Tiles(n_grids) => pass.arena.for_each_tile(
                 team,
@@ -221,9 +241,10 @@ fn run_op(op: &dyn Op, pass: &Pass<'_>, team: &Team<'_>, scratch: &mut [f32]) ->
 
 /// Notes the step if it is the first whose output has a value that is not finite.
 fn note_first_bad(step: &Step, pass: &Pass<'_>, found: &Mutex<Option<String>>) {
-    let finite = written_slots(&step.op)
-        .iter()
-        .all(|&slot| pass.vector.all_finite(pass.arena.rows(slot, 0..pass.n_rows(slot))));
+    let finite = written_slots(&step.op).iter().all(|&slot| {
+        pass.vector
+            .all_finite(pass.arena.rows(slot, 0..pass.n_rows(slot)))
+    });
     let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
     if !finite && found.is_none() {
         *found = Some(format!("{} ({})", step.label, step.op.name()));

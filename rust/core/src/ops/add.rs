@@ -28,7 +28,11 @@ impl Op for Add {
 
     fn fill(&self, _index: usize, tile: &mut Tile<'_>, pass: &Pass<'_>, _scratch: &mut [f32]) {
         for row in tile.rows() {
-            pass.vector.add(pass.row(self.a, row), pass.row(self.b, row), tile.row_mut(row));
+            pass.vector.add(
+                pass.row(self.a, row),
+                pass.row(self.b, row),
+                tile.row_mut(row),
+            );
         }
     }
 }

@@ -11,9 +11,7 @@ use super::shapes::equal;
 use super::{Op, Pass, Phase, Shapes};
 use crate::arena::{Grid, Rows, Tile};
 use crate::batch::Run;
-use crate::isa::vector::{
-    AttendBlock, BLOCK_POSITIONS, CacheMut, Partial, attend_scratch_elems,
-};
+use crate::isa::vector::{AttendBlock, BLOCK_POSITIONS, CacheMut, Partial, attend_scratch_elems};
 use crate::state::BlockId;
 
 /// Absolute positions of one partial result. Part of the results' definition: another value
@@ -61,7 +59,10 @@ impl Attention {
 
     /// Query heads of a tile: as many of a group as fit, in equal parts.
     fn heads_a_tile(group: usize) -> usize {
-        (1..=group.min(MAX_QUERY_ROWS)).rev().find(|n| group % n == 0).unwrap_or(1)
+        (1..=group.min(MAX_QUERY_ROWS))
+            .rev()
+            .find(|n| group % n == 0)
+            .unwrap_or(1)
     }
 
     fn dims(&self) -> (usize, usize) {
@@ -121,7 +122,8 @@ impl Attention {
             for block in first..(first + CHUNK_BLOCKS).min(n_blocks) {
                 self.attend_block(queries, block, pass, parts);
             }
-            pass.vector.merge_partial(parts.chunk.as_ref(), &mut parts.total);
+            pass.vector
+                .merge_partial(parts.chunk.as_ref(), &mut parts.total);
         }
     }
 
@@ -136,7 +138,9 @@ impl Attention {
         let first_position = block * BLOCK_POSITIONS;
         for (row, n_visible) in parts.n_visible.iter_mut().enumerate() {
             let position = queries.first_position + row / queries.n_heads;
-            *n_visible = (position + 1).saturating_sub(first_position).min(BLOCK_POSITIONS);
+            *n_visible = (position + 1)
+                .saturating_sub(first_position)
+                .min(BLOCK_POSITIONS);
         }
         let (k_dim, v_dim) = self.dims();
         let (cache, id) = (self.cache.id(), queries.blocks[block]);
@@ -148,7 +152,8 @@ impl Attention {
             k_dim,
             v_dim,
         };
-        pass.vector.attend_block(&what, &mut parts.chunk, parts.scratch);
+        pass.vector
+            .attend_block(&what, &mut parts.chunk, parts.scratch);
     }
 }
 
@@ -189,7 +194,9 @@ impl Op for Attention {
         equal("k_dim of the cache", cache.k_dim as usize, k_dim)?;
         equal("v_dim of the cache", cache.v_dim as usize, v_dim)?;
         if n_head % n_head_kv != 0 {
-            return Err(format!("{n_head} query heads do not share {n_head_kv} kv heads evenly"));
+            return Err(format!(
+                "{n_head} query heads do not share {n_head_kv} kv heads evenly"
+            ));
         }
         equal("width of q", shapes.width(self.q), n_head * k_dim)?;
         equal("width of k", shapes.width(self.k), n_head_kv * k_dim)?;
@@ -219,7 +226,14 @@ impl Op for Attention {
         pass.grid(self.out.id(), n_tokens, n_heads * self.v_dim.get() as usize)
     }
 
-    fn store(&self, run: &Run, head: usize, mut k: CacheMut<'_>, mut v: CacheMut<'_>, pass: &Pass<'_>) {
+    fn store(
+        &self,
+        run: &Run,
+        head: usize,
+        mut k: CacheMut<'_>,
+        mut v: CacheMut<'_>,
+        pass: &Pass<'_>,
+    ) {
         let (k_dim, v_dim) = self.dims();
         for step in 0..run.n_rows {
             let (row, slot) = (run.first_row + step, run.first_slot + step);
@@ -235,7 +249,9 @@ impl Op for Attention {
         let mut first = tile.rows().start;
         while first < tile.rows().end {
             let sequence = rows[first].sequence;
-            let same = rows[first..tile.rows().end].iter().take_while(|row| row.sequence == sequence);
+            let same = rows[first..tile.rows().end]
+                .iter()
+                .take_while(|row| row.sequence == sequence);
             let n_tokens = same.count();
             self.fill_tokens(first..first + n_tokens, tile, pass, scratch);
             first += n_tokens;

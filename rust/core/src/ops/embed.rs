@@ -1,9 +1,9 @@
 //! `embed`: the embedding of each token of the pass.
 
 use super::operand::{Matrix, Write, operands};
+use super::shapes::equal;
 use super::{Op, Pass, Shapes};
 use crate::arena::{Grid, Rows, Tile};
-use super::shapes::equal;
 
 operands! {
     /// `out[row] = table[token of row]`, decoded exactly; `table` is `[n_vocab, n_embd]`.
@@ -27,7 +27,11 @@ impl Op for Embed {
         if shapes.rows(self.out) != Rows::Tokens {
             return Err("out must have a row a token".into());
         }
-        equal("width of out", shapes.width(self.out), shapes.matrix(self.table).n_cols as usize)
+        equal(
+            "width of out",
+            shapes.width(self.out),
+            shapes.matrix(self.table).n_cols as usize,
+        )
     }
 
     fn grid(&self, _index: usize, pass: &Pass<'_>) -> Grid {

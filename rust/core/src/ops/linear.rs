@@ -43,8 +43,16 @@ impl Op for Linear {
         for product in self.products.iter() {
             let weight = shapes.matrix(product.weight);
             let name = &weight.name;
-            equal(&format!("row length of {name}"), weight.n_cols as usize, shapes.width(self.input))?;
-            equal(&format!("rows of {name}"), weight.n_rows as usize, shapes.width(product.out))?;
+            equal(
+                &format!("row length of {name}"),
+                weight.n_cols as usize,
+                shapes.width(self.input),
+            )?;
+            equal(
+                &format!("rows of {name}"),
+                weight.n_rows as usize,
+                shapes.width(product.out),
+            )?;
             shapes.same_rows(self.input, product.out)?;
             if let Some(bias) = product.bias {
                 shapes.length("length of bias", bias, shapes.width(product.out))?;

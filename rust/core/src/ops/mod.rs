@@ -81,7 +81,12 @@ impl<'a> Pass<'a> {
 
     /// A grid over all rows and columns of `slot`.
     fn grid(&self, slot: SlotId, row_step: usize, col_step: usize) -> Grid {
-        Grid { slot, n_rows: self.n_rows(slot), row_step, col_step }
+        Grid {
+            slot,
+            n_rows: self.n_rows(slot),
+            row_step,
+            col_step,
+        }
     }
 
     /// A grid whose tiles are [`ROW_STEP`] whole rows.
@@ -122,7 +127,15 @@ pub(crate) trait Op: Sync {
     fn fill(&self, index: usize, tile: &mut Tile<'_>, pass: &Pass<'_>, scratch: &mut [f32]);
 
     /// Stores the keys and values of one run and kv head.
-    fn store(&self, _run: &Run, _head: usize, _k: CacheMut<'_>, _v: CacheMut<'_>, _pass: &Pass<'_>) {}
+    fn store(
+        &self,
+        _run: &Run,
+        _head: usize,
+        _k: CacheMut<'_>,
+        _v: CacheMut<'_>,
+        _pass: &Pass<'_>,
+    ) {
+    }
 
     /// Values of scratch that [`Op::fill`] needs.
     fn scratch_elems(&self, _shapes: &Shapes<'_>) -> usize {

@@ -176,7 +176,10 @@ number_operand!(
 
 impl<T: Operand> Operand for Option<T> {
     fn field(name: &'static str) -> Field {
-        Field { optional: true, ..T::field(name) }
+        Field {
+            optional: true,
+            ..T::field(name)
+        }
     }
     fn visit(&self, name: &'static str, visitor: &mut Visitor<'_>) {
         if let Some(operand) = self {
@@ -199,10 +202,17 @@ impl<T> std::ops::Deref for List<T> {
 
 impl<T: Operand> Operand for List<T> {
     fn field(name: &'static str) -> Field {
-        Field { name, kind: "list", optional: false, fields: vec![T::field("")] }
+        Field {
+            name,
+            kind: "list",
+            optional: false,
+            fields: vec![T::field("")],
+        }
     }
     fn visit(&self, name: &'static str, visitor: &mut Visitor<'_>) {
-        self.0.iter().for_each(|operand| operand.visit(name, visitor));
+        self.0
+            .iter()
+            .for_each(|operand| operand.visit(name, visitor));
         if self.0.is_empty() {
             visitor(name, Use::Bad("an empty list".into()));
         }
@@ -223,7 +233,12 @@ impl<T> std::ops::Deref for Records<T> {
 
 impl<T: Operands> Operand for Records<T> {
     fn field(name: &'static str) -> Field {
-        Field { name, kind: "records", optional: false, fields: T::schema() }
+        Field {
+            name,
+            kind: "records",
+            optional: false,
+            fields: T::schema(),
+        }
     }
     fn visit(&self, name: &'static str, visitor: &mut Visitor<'_>) {
         self.0.iter().for_each(|record| record.visit(visitor));
@@ -234,5 +249,10 @@ impl<T: Operands> Operand for Records<T> {
 }
 
 pub(super) fn plain(name: &'static str, kind: &'static str) -> Field {
-    Field { name, kind, optional: false, fields: Vec::new() }
+    Field {
+        name,
+        kind,
+        optional: false,
+        fields: Vec::new(),
+    }
 }

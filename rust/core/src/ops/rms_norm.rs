@@ -34,7 +34,8 @@ impl Op for RmsNorm {
         let weight = pass.weights.vector(self.weight.id());
         for row in tile.rows() {
             let input = pass.row(self.input, row);
-            pass.vector.rms_norm(input, weight, self.eps.get(), tile.row_mut(row));
+            pass.vector
+                .rms_norm(input, weight, self.eps.get(), tile.row_mut(row));
         }
     }
 }

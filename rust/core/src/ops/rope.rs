@@ -46,7 +46,10 @@ impl Op for Rope {
         shapes.same_rows(self.data, self.angles)?;
         let (head_dim, n_rot) = (self.head_dim.get() as usize, shapes.width(self.angles));
         if shapes.width(self.data) % head_dim != 0 {
-            return Err(format!("width {} is not whole heads of {head_dim}", shapes.width(self.data)));
+            return Err(format!(
+                "width {} is not whole heads of {head_dim}",
+                shapes.width(self.data)
+            ));
         }
         if n_rot > head_dim || n_rot % 2 != 0 {
             return Err(format!("{n_rot} rotated values in heads of {head_dim}"));
@@ -61,7 +64,10 @@ impl Op for Rope {
     fn fill(&self, _index: usize, tile: &mut Tile<'_>, pass: &Pass<'_>, _scratch: &mut [f32]) {
         for row in tile.rows() {
             let angles = pass.row(self.angles, row);
-            for head in tile.row_mut(row).chunks_exact_mut(self.head_dim.get() as usize) {
+            for head in tile
+                .row_mut(row)
+                .chunks_exact_mut(self.head_dim.get() as usize)
+            {
                 match self.style {
                     RopeStyle::Interleaved => pass.vector.rope_interleaved(head, angles),
                     RopeStyle::Neox => pass.vector.rope_neox(head, angles),

@@ -1,8 +1,8 @@
 //! `rope_angles`: cosine and sine of every rotary angle, once a pass for all layers.
 
 use super::operand::{Frequency, List, Positive, Vector, Write, operands};
-use super::{Op, Pass, Shapes};
 use super::shapes::equal;
+use super::{Op, Pass, Shapes};
 use crate::arena::{Grid, Rows, Tile};
 
 operands! {
@@ -34,7 +34,11 @@ impl Op for RopeAngles {
         if let Some(factors) = self.factors {
             shapes.length("length of factors", factors, self.frequencies.len())?;
         }
-        equal("width of out", shapes.width(self.out), 2 * self.frequencies.len())
+        equal(
+            "width of out",
+            shapes.width(self.out),
+            2 * self.frequencies.len(),
+        )
     }
 
     fn grid(&self, _index: usize, pass: &Pass<'_>) -> Grid {
@@ -42,7 +46,9 @@ impl Op for RopeAngles {
     }
 
     fn fill(&self, _index: usize, tile: &mut Tile<'_>, pass: &Pass<'_>, _scratch: &mut [f32]) {
-        let factors = self.factors.map(|factors| pass.weights.vector(factors.id()));
+        let factors = self
+            .factors
+            .map(|factors| pass.weights.vector(factors.id()));
         let magnitude = f64::from(self.magnitude.get());
         for row in tile.rows() {
             let position = pass.batch.rows[row].position as f64;

@@ -1,8 +1,8 @@
 //! `select`: only the rows whose logits are asked for go on.
 
 use super::operand::{Read, Write, operands};
-use super::{Op, Pass, Shapes};
 use super::shapes::equal;
+use super::{Op, Pass, Shapes};
 use crate::arena::{Grid, Rows, Tile};
 
 operands! {
@@ -22,7 +22,11 @@ impl Op for Select {
         if shapes.rows(self.input) != Rows::Tokens || shapes.rows(self.out) != Rows::Outputs {
             return Err("input must have a row a token, out a row an output".into());
         }
-        equal("width of out", shapes.width(self.out), shapes.width(self.input))
+        equal(
+            "width of out",
+            shapes.width(self.out),
+            shapes.width(self.input),
+        )
     }
 
     fn grid(&self, _index: usize, pass: &Pass<'_>) -> Grid {
@@ -31,7 +35,8 @@ impl Op for Select {
 
     fn fill(&self, _index: usize, tile: &mut Tile<'_>, pass: &Pass<'_>, _scratch: &mut [f32]) {
         for row in tile.rows() {
-            tile.row_mut(row).copy_from_slice(pass.row(self.input, pass.batch.outputs[row]));
+            tile.row_mut(row)
+                .copy_from_slice(pass.row(self.input, pass.batch.outputs[row]));
         }
     }
 }

@@ -61,11 +61,19 @@ impl Shapes<'_> {
     /// Two slots must have the same rows.
     pub(crate) fn same_rows(&self, a: impl SlotOperand, b: impl SlotOperand) -> Result<(), String> {
         let (a, b) = (self.rows(a), self.rows(b));
-        if a == b { Ok(()) } else { Err(format!("rows differ: {a:?} and {b:?}")) }
+        if a == b {
+            Ok(())
+        } else {
+            Err(format!("rows differ: {a:?} and {b:?}"))
+        }
     }
 
     /// Two slots must have the same rows and width.
-    pub(crate) fn same_shape(&self, a: impl SlotOperand, b: impl SlotOperand) -> Result<(), String> {
+    pub(crate) fn same_shape(
+        &self,
+        a: impl SlotOperand,
+        b: impl SlotOperand,
+    ) -> Result<(), String> {
         self.same_rows(a, b)?;
         equal("width", self.width(a), self.width(b))
     }
@@ -79,5 +87,9 @@ impl Shapes<'_> {
 
 /// `found` must be `expected`.
 pub(crate) fn equal(what: &str, found: usize, expected: usize) -> Result<(), String> {
-    if found == expected { Ok(()) } else { Err(format!("{what} is {found}, expected {expected}")) }
+    if found == expected {
+        Ok(())
+    } else {
+        Err(format!("{what} is {found}, expected {expected}"))
+    }
 }

@@ -36,7 +36,11 @@ pub(super) fn quantize_q8<V: Lanes>(
 
 /// Scale and sum of one block; the codes go to `q`.
 #[inline(always)]
-fn quantize_block<V: Lanes>(v: V, x: &[f32; Q8_BLOCK_ELEMS], q: &mut [i8; Q8_BLOCK_ELEMS]) -> (f32, i32) {
+fn quantize_block<V: Lanes>(
+    v: V,
+    x: &[f32; Q8_BLOCK_ELEMS],
+    q: &mut [i8; Q8_BLOCK_ELEMS],
+) -> (f32, i32) {
     let zero = v.splat(0.0);
     let mut lanes = [zero; Q8_BLOCK_ELEMS / LANES];
     let (mut largest, mut probe) = (zero, zero);
