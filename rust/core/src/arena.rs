@@ -303,6 +303,9 @@ impl Tile<'_> {
     }
 
     /// The tile's part of one of its rows, `f32[cols.len()]`.
+    ///
+    /// # Panics
+    /// If the row is not one of [`Tile::rows`].
     pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
         assert!(self.rows.contains(&row), "row outside the tile");
         // SAFETY: row and columns lie in the tile, the tile in its slot (`Arena::tile`), and

@@ -20,6 +20,7 @@ pub struct Penalties {
 }
 
 impl Penalties {
+    #[expect(clippy::float_cmp, reason = "only the neutral values themselves change nothing")]
     fn none(&self) -> bool {
         self.repeat == 1.0 && self.frequency == 0.0 && self.presence == 0.0
     }
@@ -56,7 +57,7 @@ pub fn best(
     penalties: &Penalties,
 ) -> Result<Vec<(u32, f32)>> {
     if k == 0 {
-        return Err(bad("number of candidates", "0", "at least 1".into()));
+        return Err(bad("number of candidates", &0, "at least 1".into()));
     }
     if let Some(id) = recent.iter().find(|&&id| id as usize >= logits.len()) {
         return Err(bad(
@@ -73,7 +74,7 @@ pub fn best(
     Ok(top(&penalized, k))
 }
 
-fn bad(name: &str, found: impl ToString, expected: String) -> Error {
+fn bad(name: &str, found: &impl ToString, expected: String) -> Error {
     Error::BadRequest {
         name: name.into(),
         found: found.to_string(),
@@ -81,6 +82,7 @@ fn bad(name: &str, found: impl ToString, expected: String) -> Error {
     }
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what sort_by calls")]
 fn order(a: &(u32, f32), b: &(u32, f32)) -> Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }

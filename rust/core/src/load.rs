@@ -51,6 +51,9 @@ struct Piece<'a> {
 /// # Errors
 /// [`Error::OutOfMemory`], [`Error::ReadWeights`], [`Error::NonFiniteWeight`],
 /// [`Error::Interrupted`].
+///
+/// # Panics
+/// If there is not one source a tensor.
 pub fn load(
     layout: Layout,
     files: &[WeightFile],

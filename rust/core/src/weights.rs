@@ -57,7 +57,7 @@ impl TensorSpec {
     /// The quantization type, when it exists here and divides the rows.
     pub fn quant_type(&self) -> Result<&'static QuantType> {
         let quant = quant::named(&self.type_name)?;
-        if self.n_cols as usize % quant.block_elems != 0 {
+        if !(self.n_cols as usize).is_multiple_of(quant.block_elems) {
             return Err(Error::BadProgram {
                 place: format!("tensor {}", self.name),
                 problem: format!(

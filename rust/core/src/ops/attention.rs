@@ -61,7 +61,7 @@ impl Attention {
     fn heads_a_tile(group: usize) -> usize {
         (1..=group.min(MAX_QUERY_ROWS))
             .rev()
-            .find(|n| group % n == 0)
+            .find(|&n| group.is_multiple_of(n))
             .unwrap_or(1)
     }
 
@@ -193,7 +193,7 @@ impl Op for Attention {
         let (n_head, n_head_kv) = (self.n_head.get() as usize, cache.n_head_kv as usize);
         equal("k_dim of the cache", cache.k_dim as usize, k_dim)?;
         equal("v_dim of the cache", cache.v_dim as usize, v_dim)?;
-        if n_head % n_head_kv != 0 {
+        if !n_head.is_multiple_of(n_head_kv) {
             return Err(format!(
                 "{n_head} query heads do not share {n_head_kv} kv heads evenly"
             ));

@@ -45,13 +45,13 @@ impl Op for Rope {
     fn check(&self, shapes: &Shapes<'_>) -> Result<(), String> {
         shapes.same_rows(self.data, self.angles)?;
         let (head_dim, n_rot) = (self.head_dim.get() as usize, shapes.width(self.angles));
-        if shapes.width(self.data) % head_dim != 0 {
+        if !shapes.width(self.data).is_multiple_of(head_dim) {
             return Err(format!(
                 "width {} is not whole heads of {head_dim}",
                 shapes.width(self.data)
             ));
         }
-        if n_rot > head_dim || n_rot % 2 != 0 {
+        if n_rot > head_dim || !n_rot.is_multiple_of(2) {
             return Err(format!("{n_rot} rotated values in heads of {head_dim}"));
         }
         Ok(())

@@ -10,7 +10,7 @@ operands! {
     ///
     /// `f_i = frequencies[i] / factors[i]`, m = `magnitude`. Angles are taken in f64: a position
     /// times a frequency near 1 loses whole turns in f32. How frequencies come about (base,
-    /// scaling, `YaRN`) is the architecture's business.
+    /// scaling, YaRN) is the architecture's business.
     ///
     /// Source: Su et al., "RoFormer" (2021), section 3.2; the factors are Llama 3's
     /// `rope_freqs.weight`.

@@ -73,7 +73,7 @@ pub struct PartialRef<'a> {
     pub acc: &'a [f32],
 }
 
-impl<'a> PartialRef<'a> {
+impl PartialRef<'_> {
     /// Some of the rows.
     #[must_use]
     pub fn rows(&self, rows: Range<usize>) -> Self {
