@@ -11,7 +11,7 @@
 use super::super::lanes::Avx2Lanes;
 use super::super::lanes::ScalarLanes;
 use super::{AttendBlock, CacheMut, Partial, PartialRef};
-use super::{attention, cache, elementwise, norm, quantize, rope};
+use super::{attention, cache, elementwise, norm, partial, quantize, rope};
 
 /// Declares the table, its methods, and the body of each op for each instruction set.
 macro_rules! vector_ops {
@@ -139,10 +139,10 @@ vector_ops! {
     /// Joins the result of a later chunk of positions into that of all earlier ones.
     ///
     /// An empty chunk changes nothing; an empty total takes the chunk as it is.
-    fn merge_partial(chunk: PartialRef<'_>, total: &mut Partial<'_>) = attention::merge_partial;
+    fn merge_partial(chunk: PartialRef<'_>, total: &mut Partial<'_>) = partial::merge_partial;
 
     /// `out = acc / sum` for each row. A row that saw no position gives NaN.
     ///
     /// Shapes: `out`: `[m][v_dim]`.
-    fn finish(total: PartialRef<'_>, out: &mut [f32]) = attention::finish;
+    fn finish(total: PartialRef<'_>, out: &mut [f32]) = partial::finish;
 }
