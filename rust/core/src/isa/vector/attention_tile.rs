@@ -134,6 +134,9 @@ fn weigh_tile<V: Lanes, T: Element, const R: usize, const W: usize>(
         weigh_columns::<V, T, R, 1>(v, weights, values, positions.start, from, acc);
         from += LANES;
     }
+    if from == v_dim {
+        return;
+    }
     for (weights, acc) in weights.iter().zip(acc.chunks_exact_mut(v_dim)) {
         let tail = &mut acc[from..];
         let mut sum = load_tail(v, tail);
