@@ -296,6 +296,10 @@ fn empty_parts_change_nothing() {
         ops.merge_partial(b.view().as_ref(), &mut a.view());
         assert_same_bits(&a.acc, &b.acc, isa);
         assert_eq!((&a.max, &a.sum), (&b.max, &b.sum));
+        // Nor does an empty chunk touch the sign of a zero.
+        let before = a.acc.clone();
+        ops.merge_partial(Memory::new(2, 3).view().as_ref(), &mut a.view());
+        assert_same_bits(&a.acc, &before, isa);
     }
 }
 
