@@ -6,6 +6,7 @@ use numamirror_core::isa::vector::{
     AttendBlock, CacheMut, CacheRef, Partial, SCALAR, VectorOps, attend_scratch_elems,
 };
 
+#[expect(dead_code, reason = "rows of extremes are not needed here")]
 mod vector_data;
 use vector_data::{Random, assert_same_bits, others};
 

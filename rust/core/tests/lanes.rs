@@ -5,6 +5,7 @@
 use half::f16;
 use numamirror_core::isa::lanes::{Avx2Lanes, LANES, Lanes, ScalarLanes};
 
+#[expect(dead_code, reason = "tables of ops are not needed here")]
 mod vector_data;
 use vector_data::{assert_same_bits, rows};
 

@@ -46,7 +46,6 @@ const EXTREMES: [f32; 16] = [
 ];
 
 /// Pairs of rows: ordinary ones, any finite bits, and ones full of extremes.
-#[allow(dead_code, reason = "not every test binary uses it")]
 pub(crate) fn rows(length: usize) -> Vec<(Vec<f32>, Vec<f32>)> {
     let mut random = Random(length as u64 + 1);
     let mut any = |_| {
