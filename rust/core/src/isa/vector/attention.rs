@@ -40,8 +40,8 @@ pub const fn attend_scratch_elems(m: usize, k_dim: usize, v_dim: usize) -> usize
 
 /// Continues `partial` over the visible positions of one block.
 ///
-/// Score of a position: `fma` over dimensions ascending from 0. Its weight: `e^(score - max)`, where
-/// max includes the block. The block's weights are summed in eight lanes by position and one tree;
+/// Score of a position: `fma` over dimensions ascending from 0. Its weight: `e^(score - max)`,
+/// where max includes the block. The block's weights are summed in eight lanes by position and one tree;
 /// values are added to the row position by position, `fma`, ascending. All in `f32`.
 ///
 /// A row that sees nothing is not touched. Scores that are not finite make the row NaN.

@@ -46,7 +46,7 @@ fn most(n_visible: &[usize]) -> usize {
     n_visible.iter().fold(0, |most, &n| most.max(n))
 }
 
-/// Scores of R rows, W vectors of positions at a time; `n_vectors` is rounded up to a multiple of W.
+/// Scores of R rows, W vectors of positions at a time, up to a multiple of W.
 #[inline(always)]
 fn score_tile<V: Lanes, T: Element, const R: usize, const W: usize>(
     v: V,

@@ -81,8 +81,8 @@ pub fn avx2() -> Option<&'static VectorOps> {
 vector_ops! {
     /// Quantizes rows to 8 bits, one scale for 32 elements.
     ///
-    /// For each block: `scale = max|x| / 127` in `f32`, `q = round(x * (127 / max|x|))` with ties to
-    /// even, in [-127, 127], and `sum`, the sum of its codes. A block of zeros (or of nothing above
+    /// For each block: `scale = max|x| / 127` in `f32`, `q = round(x * (127 / max|x|))` with ties
+    /// to even, in [-127, 127], and `sum`, the sum of its codes. A block of zeros (or of nothing above
     /// 3.7e-37) has scale 0. A block with an infinity or a NaN has scale NaN and zero codes.
     ///
     /// Shapes: `x`, `q`: `[n]`, n a multiple of 32; `scale`, `sum`: `[n / 32]`.
