@@ -20,7 +20,10 @@ pub struct Penalties {
 }
 
 impl Penalties {
-    #[expect(clippy::float_cmp, reason = "only the neutral values themselves change nothing")]
+    #[expect(
+        clippy::float_cmp,
+        reason = "only the neutral values themselves change nothing"
+    )]
     fn none(&self) -> bool {
         self.repeat == 1.0 && self.frequency == 0.0 && self.presence == 0.0
     }

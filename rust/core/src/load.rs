@@ -35,6 +35,34 @@ pub struct WeightFile {
     pub file: File,
 }
 
+/// Opens each file once; gives the files and each tensor's source among them.
+///
+/// # Args
+/// `tensors`: path and offset of each tensor.
+pub fn open(tensors: &[(String, u64)]) -> Result<(Vec<WeightFile>, Vec<Source>)> {
+    let mut files: Vec<WeightFile> = Vec::new();
+    let mut sources = Vec::with_capacity(tensors.len());
+    for (path, offset) in tensors {
+        let known = files.iter().position(|file| &file.path == path);
+        let file = known.unwrap_or(files.len());
+        if known.is_none() {
+            let file = File::open(path).map_err(|source| Error::System {
+                call: format!("opening {path}"),
+                source,
+            })?;
+            files.push(WeightFile {
+                path: path.clone(),
+                file,
+            });
+        }
+        sources.push(Source {
+            file,
+            offset: *offset,
+        });
+    }
+    Ok((files, sources))
+}
+
 /// Some panels of one tensor: a range of the file and the memory it is packed into.
 struct Piece<'a> {
     entry: &'a Entry,

@@ -1,96 +1,37 @@
 //! `Engine`: one loaded model. Each method is one call into the core.
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "arguments from Python arrive owned"
+)]
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use numamirror_core::arena::arena_bytes;
 use numamirror_core::batch::BatchItem;
 use numamirror_core::candidates::{self, Penalties};
 use numamirror_core::error::{Error, Result};
 use numamirror_core::exec::{ExecOptions, Executor};
 use numamirror_core::isa;
-use numamirror_core::load::{Source, WeightFile, load};
+use numamirror_core::load::{load, open};
 use numamirror_core::program::Program;
-use numamirror_core::state::{CacheType, StateLimits, cache_bytes};
 use numamirror_core::sys;
-use numamirror_core::topology::{CpuId, Pin, Topology, allowed_cpus, plan_pins};
-use numamirror_core::weights::{Layout, Role, TensorSpec};
+use numamirror_core::topology::{CpuId, ThreadPlan, Topology, allowed_cpus};
+use numamirror_core::weights::Layout;
 use numamirror_core::workers::Workers;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 
 use crate::enter::enter;
 use crate::errors;
-
-/// Refuses a program that the engine would refuse.
-#[pyfunction]
-pub(crate) fn verify_program(py: Python<'_>, program: &str) -> PyResult<()> {
-    errors::map(py, Program::from_json(program)).map(|_| ())
-}
-
-/// Bytes that one tensor takes in memory for the instruction set in use.
-#[pyfunction]
-pub(crate) fn packed_bytes(
-    py: Python<'_>,
-    type_name: String,
-    n_rows: u32,
-    n_cols: u32,
-    role: &str,
-) -> PyResult<usize> {
-    let role = if role == "vector" {
-        Role::Vector
-    } else {
-        Role::Matrix
-    };
-    let spec = TensorSpec {
-        name: String::new(),
-        type_name,
-        n_rows,
-        n_cols,
-        role,
-    };
-    let layout = isa::choose(None).and_then(|isa| Layout::new(&[spec], isa));
-    errors::map(py, layout).map(|layout| layout.entries[0].n_bytes())
-}
-
-/// Bytes of weights, cache and activations that a program takes.
-#[pyfunction]
-pub(crate) fn memory_needs(
-    py: Python<'_>,
-    program: &str,
-    n_ubatch: usize,
-    n_ctx: usize,
-    n_parallel: usize,
-    cache_type_k: &str,
-    cache_type_v: &str,
-) -> PyResult<(usize, usize, usize)> {
-    let needs = || {
-        let program = Program::from_json(program)?;
-        let weights = Layout::new(program.tensors(), isa::choose(None)?)?.n_bytes;
-        let limits = state_limits(n_ctx, n_parallel, cache_type_k, cache_type_v)?;
-        let cache = cache_bytes(program.caches(), &limits);
-        Ok((weights, cache, arena_bytes(program.slots(), n_ubatch)))
-    };
-    errors::map(py, needs())
-}
-
-fn state_limits(n_ctx: usize, n_parallel: usize, k: &str, v: &str) -> Result<StateLimits> {
-    Ok(StateLimits {
-        n_ctx,
-        n_parallel,
-        k_type: CacheType::by_name(k)?,
-        v_type: CacheType::by_name(v)?,
-    })
-}
+use crate::sizes::state_limits;
 
 /// A model in memory, its workers and its sequences.
 #[pyclass(frozen, module = "numamirror._core")]
 pub(crate) struct Engine {
     executor: Mutex<Executor>,
     isa: &'static isa::Isa,
-    pins: Vec<Pin>,
-    n_threads: usize,
-    n_threads_batch: usize,
+    threads: ThreadPlan,
 }
 
 #[pymethods]
@@ -123,27 +64,24 @@ impl Engine {
             py,
             state_limits(n_ctx, n_parallel, cache_type_k, cache_type_v),
         )?;
-        let (pins, n_threads, n_threads_batch) =
-            errors::map(py, plan_threads(threads, threads_batch, cpu_range))?;
+        let threads = errors::map(py, plan_threads(threads, threads_batch, cpu_range))?;
         let options = ExecOptions {
             max_rows: n_ubatch,
-            n_threads,
-            n_threads_batch,
+            n_threads: threads.n_threads,
+            n_threads_batch: threads.n_threads_batch,
             state,
         };
-        let done = std::sync::atomic::AtomicU64::new(0);
+        let done = AtomicU64::new(0);
         let notice = |py: Python<'_>| match &progress {
-            Some(call) => call
-                .call1(py, (done.load(std::sync::atomic::Ordering::Relaxed),))
-                .map(|_| ()),
+            Some(call) => call.call1(py, (done.load(Ordering::Relaxed),)).map(|_| ()),
             None => Ok(()),
         };
         let executor = enter(py, notice, |poll| {
-            let workers = Workers::new(&pins)?;
+            let workers = Workers::new(&threads.pins)?;
             let (files, sources) = open(&sources)?;
             let layout = Layout::new(program.tensors(), isa)?;
             let mut advance = |bytes| {
-                done.store(bytes, std::sync::atomic::Ordering::Relaxed);
+                done.store(bytes, Ordering::Relaxed);
                 poll()
             };
             let weights = load(layout, &files, &sources, &workers, &mut advance)?;
@@ -152,9 +90,7 @@ impl Engine {
         Ok(Self {
             executor: Mutex::new(executor),
             isa,
-            pins,
-            n_threads,
-            n_threads_batch,
+            threads,
         })
     }
 
@@ -167,7 +103,8 @@ impl Engine {
     /// CPU and node of each worker.
     #[getter]
     fn pins(&self) -> Vec<(u32, u32)> {
-        self.pins
+        self.threads
+            .pins
             .iter()
             .map(|pin| (pin.cpu.0, pin.node.0))
             .collect()
@@ -176,13 +113,13 @@ impl Engine {
     /// Workers in a pass of one token.
     #[getter]
     fn n_threads(&self) -> usize {
-        self.n_threads
+        self.threads.n_threads
     }
 
     /// Workers in a pass of more.
     #[getter]
     fn n_threads_batch(&self) -> usize {
-        self.n_threads_batch
+        self.threads.n_threads_batch
     }
 
     /// Bytes of the packed weights, and how many of them lie in huge pages.
@@ -206,28 +143,28 @@ impl Engine {
         enter(py, |_| Ok(()), |poll| self.lock().forward(&items, poll))
     }
 
-    /// Copies the last pass's logits into a float32 array of [n_outputs, n_vocab] elements.
+    /// Copies the last pass's logits into a float32 array of `[n_outputs, n_vocab]` elements.
     fn copy_logits(&self, py: Python<'_>, into: PyBuffer<f32>) -> PyResult<()> {
         into.copy_from_slice(py, self.lock().logits())
     }
 
-    /// Ids and logits of the best next tokens after the `output`-th row of the last pass.
+    /// Ids and logits of the best next tokens after the `output`-th row of the last pass;
+    /// `penalties` are (repeat, frequency, presence).
     fn best(
         &self,
         py: Python<'_>,
         output: usize,
         n_candidates: usize,
         recent: Vec<u32>,
-        repeat_penalty: f32,
-        frequency_penalty: f32,
-        presence_penalty: f32,
+        penalties: (f32, f32, f32),
     ) -> PyResult<(Vec<u32>, Vec<f32>)> {
         let executor = self.lock();
         let n_vocab = executor.program().n_vocab();
+        let (repeat, frequency, presence) = penalties;
         let penalties = Penalties {
-            repeat: repeat_penalty,
-            frequency: frequency_penalty,
-            presence: presence_penalty,
+            repeat,
+            frequency,
+            presence,
         };
         let row = executor
             .logits()
@@ -259,50 +196,14 @@ impl Engine {
     }
 }
 
-/// Where workers run, and how many of them in passes of one token and of more.
+/// Where workers run, within the CPUs of this process and of `cpu_range`.
 fn plan_threads(
     threads: Option<usize>,
     threads_batch: Option<usize>,
     cpu_range: Option<&str>,
-) -> Result<(Vec<Pin>, usize, usize)> {
+) -> Result<ThreadPlan> {
     let topology = Topology::read(Path::new("/sys"), Path::new("/proc"))?;
     let affinity: Vec<CpuId> = sys::affinity()?.into_iter().map(CpuId).collect();
     let allowed = allowed_cpus(&affinity, cpu_range)?;
-    let n_threads = match threads {
-        Some(n_threads) => n_threads,
-        None => plan_pins(&topology, &allowed, None)?.len(),
-    };
-    let n_threads_batch = threads_batch.unwrap_or(n_threads);
-    for n in [n_threads, n_threads_batch] {
-        plan_pins(&topology, &allowed, Some(n))?;
-    }
-    let pins = plan_pins(&topology, &allowed, Some(n_threads.max(n_threads_batch)))?;
-    Ok((pins, n_threads, n_threads_batch))
-}
-
-/// Opens each file once; sources by index of their file.
-fn open(sources: &[(String, u64)]) -> Result<(Vec<WeightFile>, Vec<Source>)> {
-    let mut files: Vec<WeightFile> = Vec::new();
-    let mut found = Vec::with_capacity(sources.len());
-    for (path, offset) in sources {
-        let file = match files.iter().position(|file| &file.path == path) {
-            Some(index) => index,
-            None => {
-                let file = std::fs::File::open(path).map_err(|source| Error::System {
-                    call: format!("opening {path}"),
-                    source,
-                })?;
-                files.push(WeightFile {
-                    path: path.clone(),
-                    file,
-                });
-                files.len() - 1
-            }
-        };
-        found.push(Source {
-            file,
-            offset: *offset,
-        });
-    }
-    Ok((files, found))
+    ThreadPlan::new(&topology, &allowed, threads, threads_batch)
 }

@@ -7,14 +7,17 @@ mod engine;
 mod enter;
 mod errors;
 mod registry;
+mod sizes;
 mod topology;
 
 #[pyo3::pymodule]
 mod _core {
     #[pymodule_export]
-    use crate::engine::{Engine, memory_needs, packed_bytes, verify_program};
+    use crate::engine::Engine;
     #[pymodule_export]
     use crate::registry::{dequantize, isa, isas, op_schema, packed_forms, quant_types};
+    #[pymodule_export]
+    use crate::sizes::{memory_needs, packed_bytes, verify_program};
     #[pymodule_export]
     use crate::topology::topology;
 }

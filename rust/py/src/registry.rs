@@ -73,7 +73,7 @@ pub(crate) fn dequantize<'py>(
     data: &[u8],
 ) -> PyResult<Bound<'py, PyBytes>> {
     let quant = errors::map(py, quant::named(type_name))?;
-    if data.len() % quant.block_bytes != 0 {
+    if !data.len().is_multiple_of(quant.block_bytes) {
         let error = Error::BadRequest {
             name: "data".into(),
             found: format!("{} bytes", data.len()),

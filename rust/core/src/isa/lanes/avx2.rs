@@ -9,11 +9,21 @@
               licensed by the contract of Avx2Lanes::new"
 )]
 
-#[expect(
-    clippy::wildcard_imports,
-    reason = "thirty intrinsics, all of one prefix"
-)]
-use std::arch::x86_64::*;
+use std::arch::x86_64::{
+    __m256, __m256d, _CMP_GT_OQ, _CMP_UNORD_Q, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT,
+    _mm_add_pd, _mm_add_ps, _mm_add_sd, _mm_add_ss, _mm_cvtsd_f64, _mm_cvtss_f32, _mm_loadu_si128,
+    _mm_max_ps, _mm_max_ss, _mm_movehdup_ps, _mm_movehl_ps, _mm_storeu_si128, _mm_unpackhi_pd,
+    _mm256_add_epi32, _mm256_add_pd, _mm256_add_ps, _mm256_andnot_ps, _mm256_blendv_ps,
+    _mm256_castpd256_pd128, _mm256_castps_si256, _mm256_castps256_ps128, _mm256_castsi256_ps,
+    _mm256_cmp_ps, _mm256_cvtph_ps, _mm256_cvtps_epi32, _mm256_cvtps_pd, _mm256_cvtps_ph,
+    _mm256_div_ps, _mm256_extractf128_pd, _mm256_extractf128_ps, _mm256_fmadd_pd, _mm256_fmadd_ps,
+    _mm256_fmaddsub_ps, _mm256_fmsub_ps, _mm256_fnmadd_ps, _mm256_loadu_ps, _mm256_max_ps,
+    _mm256_min_ps, _mm256_movehdup_ps, _mm256_moveldup_ps, _mm256_movemask_ps, _mm256_mul_ps,
+    _mm256_packs_epi16, _mm256_packs_epi32, _mm256_permute_ps, _mm256_permute2f128_ps,
+    _mm256_permutevar8x32_epi32, _mm256_round_ps, _mm256_set1_ps, _mm256_setr_epi32,
+    _mm256_setzero_pd, _mm256_shuffle_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_storeu_si256,
+    _mm256_sub_ps,
+};
 
 use half::f16;
 

@@ -46,7 +46,7 @@ fn most(n_visible: &[usize]) -> usize {
     n_visible.iter().fold(0, |most, &n| most.max(n))
 }
 
-/// Scores of R rows, W vectors of positions at a time; `n_vectors` is rounded up to a multiple of W.
+/// Scores of R rows, W vectors of positions at a time, up to a multiple of W.
 #[inline(always)]
 fn score_tile<V: Lanes, T: Element, const R: usize, const W: usize>(
     v: V,
@@ -133,6 +133,9 @@ fn weigh_tile<V: Lanes, T: Element, const R: usize, const W: usize>(
     while from + LANES <= v_dim {
         weigh_columns::<V, T, R, 1>(v, weights, values, positions.start, from, acc);
         from += LANES;
+    }
+    if from == v_dim {
+        return;
     }
     for (weights, acc) in weights.iter().zip(acc.chunks_exact_mut(v_dim)) {
         let tail = &mut acc[from..];

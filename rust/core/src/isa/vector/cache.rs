@@ -1,7 +1,7 @@
 //! One block of the key and value cache, seen by one key-value head.
 //!
-//! A block holds 64 positions. Keys lie transposed, `[k_dim][64]`, so that a vector is one dimension
-//! of eight positions; values lie `[64][v_dim]`, so that a vector is eight dimensions of one
+//! A block holds 64 positions. Keys lie transposed, `[k_dim][64]`, so that a vector is one
+//! dimension of eight positions; values lie `[64][v_dim]`, so that a vector is eight dimensions of one
 //! position. Knows nothing of which block holds which positions: the sequence's state does.
 
 use half::f16;

@@ -47,3 +47,51 @@ pub(super) fn exp<V: Lanes>(v: V, x: V::F) -> V::F {
     let y = v.select_gt(x, largest, v.splat(f32::INFINITY), y);
     v.select_gt(smallest, x, v.splat(0.0), y)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isa::lanes::{LANES, ScalarLanes};
+
+    fn exp_of(x: f32) -> f32 {
+        exp(ScalarLanes, [x; LANES])[0]
+    }
+
+    /// Error in units of the last place of the exact value.
+    fn error_ulp(x: f32) -> f64 {
+        let exact = f64::from(x).exp();
+        let ulp = f64::from(f32::from_bits((exact as f32).to_bits() + 1)) - f64::from(exact as f32);
+        ((f64::from(exp_of(x)) - exact) / ulp).abs()
+    }
+
+    #[test]
+    fn error_stays_below_two_units() {
+        // About 200,000 values of both signs, evenly by bits, so that small ones are there too.
+        let largest = LARGEST.to_bits();
+        for bits in (0..largest).step_by(11_003) {
+            let x = f32::from_bits(bits);
+            assert!(error_ulp(x) < 2.0, "e^{x}: {} ulp", error_ulp(x));
+            if -x >= SMALLEST {
+                assert!(error_ulp(-x) < 2.0, "e^-{x}: {} ulp", error_ulp(-x));
+            }
+        }
+        // The range that softmax and gates live in, evenly by value.
+        for i in 0..160_000_u32 {
+            let x = i as f32 * -0.000_54;
+            assert!(error_ulp(x) < 2.0, "e^{x}: {} ulp", error_ulp(x));
+        }
+    }
+
+    #[test]
+    fn edges_are_exact() {
+        assert_eq!(exp_of(0.0).to_bits(), 1.0_f32.to_bits());
+        assert_eq!(exp_of(-0.0).to_bits(), 1.0_f32.to_bits());
+        assert!(exp_of(LARGEST).is_finite());
+        assert_eq!(exp_of(LARGEST.next_up()).to_bits(), f32::INFINITY.to_bits());
+        assert_eq!(exp_of(f32::INFINITY).to_bits(), f32::INFINITY.to_bits());
+        assert!(exp_of(SMALLEST).is_normal());
+        assert_eq!(exp_of(SMALLEST.next_down()).to_bits(), 0);
+        assert_eq!(exp_of(f32::NEG_INFINITY).to_bits(), 0);
+        assert!(exp_of(f32::NAN).is_nan());
+    }
+}

@@ -14,12 +14,14 @@ mod cache;
 mod elementwise;
 mod exp;
 mod norm;
+mod partial;
 mod quantize;
 mod rope;
 mod table;
 
-pub use attention::{AttendBlock, Partial, PartialRef, attend_scratch_elems};
+pub use attention::{AttendBlock, attend_scratch_elems};
 pub use cache::{BLOCK_POSITIONS, CacheMut, CacheRef};
+pub use partial::{Partial, PartialRef};
 #[cfg(target_arch = "x86_64")]
 pub(in crate::isa) use table::AVX2;
 #[cfg(target_arch = "x86_64")]

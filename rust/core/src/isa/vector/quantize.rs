@@ -10,7 +10,7 @@ const LARGEST_CODE: f32 = 127.0;
 ///
 /// The scale stays `f32`; ties round to even. A block whose largest magnitude is below about
 /// 3.7e-37 (`127 / max|x|` overflows) is all zeros with scale 0. A block with an infinity or a NaN
-/// gets scale NaN and zero codes: every product with it is NaN, which the check of the logits finds.
+/// gets scale NaN and zero codes: every product with it is NaN, which the logits' check finds.
 ///
 /// Shapes: `x`, `q`: `[n]`; `scale`, `sum`: `[n / 32]`.
 #[inline(always)]

@@ -11,7 +11,7 @@
 use super::super::lanes::Avx2Lanes;
 use super::super::lanes::ScalarLanes;
 use super::{AttendBlock, CacheMut, Partial, PartialRef};
-use super::{attention, cache, elementwise, norm, quantize, rope};
+use super::{attention, cache, elementwise, norm, partial, quantize, rope};
 
 /// Declares the table, its methods, and the body of each op for each instruction set.
 macro_rules! vector_ops {
@@ -81,8 +81,8 @@ pub fn avx2() -> Option<&'static VectorOps> {
 vector_ops! {
     /// Quantizes rows to 8 bits, one scale for 32 elements.
     ///
-    /// For each block: `scale = max|x| / 127` in `f32`, `q = round(x * (127 / max|x|))` with ties to
-    /// even, in [-127, 127], and `sum`, the sum of its codes. A block of zeros (or of nothing above
+    /// For each block: `scale = max|x| / 127` in `f32`, `q = round(x * (127 / max|x|))` with ties
+    /// to even, in [-127, 127], and `sum`, the sum of its codes. A block of zeros (or of nothing above
     /// 3.7e-37) has scale 0. A block with an infinity or a NaN has scale NaN and zero codes.
     ///
     /// Shapes: `x`, `q`: `[n]`, n a multiple of 32; `scale`, `sum`: `[n / 32]`.
@@ -139,10 +139,10 @@ vector_ops! {
     /// Joins the result of a later chunk of positions into that of all earlier ones.
     ///
     /// An empty chunk changes nothing; an empty total takes the chunk as it is.
-    fn merge_partial(chunk: PartialRef<'_>, total: &mut Partial<'_>) = attention::merge_partial;
+    fn merge_partial(chunk: PartialRef<'_>, total: &mut Partial<'_>) = partial::merge_partial;
 
     /// `out = acc / sum` for each row. A row that saw no position gives NaN.
     ///
     /// Shapes: `out`: `[m][v_dim]`.
-    fn finish(total: PartialRef<'_>, out: &mut [f32]) = attention::finish;
+    fn finish(total: PartialRef<'_>, out: &mut [f32]) = partial::finish;
 }
