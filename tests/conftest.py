@@ -15,6 +15,7 @@ from pathlib import Path
 import hypothesis
 import numamirror
 import pytest
+import tiny_gguf
 from numamirror import _core, default_model
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -37,7 +38,7 @@ def pytest_configure() -> None:
 def pytest_report_header() -> list[str]:
     """Say what is tested, and which instruction sets this CPU leaves untested."""
     lines = [f"numamirror: {Path(numamirror.__file__).parent}"]
-    missing = [isa["name"] for isa in _core.isas() if not isa["detected"]]
+    missing = [name for name, detected in _core.isas() if not detected]
     if missing:
         lines.append(f"no tests are generated for {', '.join(missing)}: this cpu lacks them")
     return lines
@@ -78,10 +79,8 @@ def real_model_path() -> Path:
 @pytest.fixture(scope="session")
 def tiny_model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A llama of a few small layers with random weights and a vocabulary."""
-    import tiny_gguf
-
     path = tmp_path_factory.mktemp("models") / "tiny.gguf"
-    tiny_gguf.write_llama(path)
+    tiny_gguf.write_llama(path, tokenizer="bpe")
     return path
 
 

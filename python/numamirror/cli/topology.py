@@ -1,68 +1,63 @@
 """`numamirror topology`: print what is known of this machine.
 
-Knows how to lay facts out; what they are, the engine says. Called by `numamirror.cli.main`.
+Knows how to lay the facts out; the engine reads them. Called by `numamirror.cli.main`.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from numamirror import _core
-from numamirror.cli.json_output import plain
+from numamirror import _core, report
 from numamirror.cli.parsing import Arguments
 
-_SYSFS_ROOT = "/sys"
+_HEADINGS = ("node", "cores", "cpus", "memory", "free", "distances")
 
 
 def run(arguments: Arguments) -> int:
     """Print the topology; returns the exit code."""
-    known: dict[str, object] = dict(_core.topology(_SYSFS_ROOT))
-    known["isas"] = [plain(isa) for isa in _core.isas()]
+    known: dict[str, Any] = dict(_core.topology())
+    known["isas"] = [{"name": name, "detected": detected} for name, detected in _core.isas()]
+    known["isa"] = _core.isa()
     if arguments.own.json:
-        json.dump(plain(known), sys.stdout, indent=2)
+        json.dump(known, sys.stdout, indent=2)
         sys.stdout.write("\n")
-        return 0
-    for line in lines(known):
-        sys.stdout.write(line + "\n")
+    else:
+        sys.stdout.write("\n".join(lines(known)) + "\n")
     return 0
 
 
-def lines(known: object, indent: str = "") -> list[str]:
-    """Nested facts as indented lines, runs of whole numbers as ranges."""
-    if isinstance(known, dict):
-        found = []
-        for name, value in known.items():
-            label = indent + str(name).replace("_", " ")
-            if _is_nested(value):
-                found += [label, *lines(value, indent + "  ")]
-            else:
-                found.append(f"{label}: {_words(value)}")
-        return found
-    if isinstance(known, list | tuple):
-        found = []
-        for value in known:
-            first, *rest = lines(value, indent + "  ") or [""]
-            found += [f"{indent}- {first.strip()}", *rest]
-        return found
-    return [indent + _words(known)]
+def lines(known: Mapping[str, Any]) -> list[str]:
+    """The facts for a person: a row a node, then what concerns the whole machine."""
+    table = [_HEADINGS, *(_node_row(node, known["cores"]) for node in known["nodes"])]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    rows = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
+    available = known["available_bytes"]
+    detected = [isa["name"] for isa in known["isas"] if isa["detected"]]
+    return [
+        *rows,
+        "",
+        f"cpus allowed      {ranges(known['allowed_cpus'])}",
+        f"memory available  {'unknown' if available is None else report.gib(available)}",
+        f"instruction sets  {', '.join(detected)}; in use: {known['isa']}",
+    ]
 
 
-def _is_nested(value: object) -> bool:
-    if isinstance(value, list | tuple):
-        return any(isinstance(element, dict | list | tuple) for element in value)
-    return isinstance(value, dict)
+def _node_row(node: Mapping[str, Any], cores: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    distances = ", ".join(f"{distance} to {other}" for other, distance in node["distances"])
+    return (
+        str(node["id"]),
+        str(sum(core["node"] == node["id"] for core in cores)),
+        ranges(node["cpus"]) or "none",
+        report.gib(node["total_bytes"]),
+        report.gib(node["free_bytes"]),
+        distances or "unknown",
+    )
 
 
-def _words(value: object) -> str:
-    if isinstance(value, list | tuple):
-        if value and all(isinstance(element, int) for element in value):
-            return ranges(list(value))
-        return ", ".join(map(str, value)) or "none"
-    return "unknown" if value is None else str(value)
-
-
-def ranges(numbers: list[int]) -> str:
+def ranges(numbers: Sequence[int]) -> str:
     """Whole numbers as the kernel lists CPUs: `0-3,8`."""
     pieces: list[list[int]] = []
     for value in sorted(set(numbers)):
