@@ -34,7 +34,7 @@ pub(super) struct Job<'a>(pub(super) &'a (dyn Fn(&Team<'_>) + Sync));
 struct Seat {
     node: usize,
     index_in_node: usize,
-    /// An earlier thread of the node is bound to the same CPU.
+    /// An earlier thread is bound to the same CPU.
     shares_cpu: bool,
     dispatch: Padded<Event>,
 }
@@ -281,7 +281,7 @@ fn lay_out(pins: &[Pin]) -> Result<Layout> {
             Seat {
                 node: nodes.len(),
                 index_in_node,
-                shares_cpu: run[..index_in_node]
+                shares_cpu: pins[..first_seat + index_in_node]
                     .iter()
                     .any(|earlier| earlier.cpu == pin.cpu),
                 dispatch: Padded::default(),
