@@ -3,5 +3,6 @@
 mod barrier;
 mod event;
 mod pool;
+mod seats;
 mod team;
 pub mod workers;
