@@ -6,14 +6,18 @@
 
 use std::hint::black_box;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use numamirror_core::error::Result;
 use numamirror_core::sys;
 use numamirror_core::topology::{CpuId, Topology, plan_pins};
-use numamirror_core::workers::{Control, Workers};
+use numamirror_core::workers::{Control, Team, WorkerIndex, Workers};
 
 const N_REPEATS: usize = 5;
+
+/// Barriers timed together: few enough that some batches run undisturbed on a busy machine.
+const BATCH: u32 = 500;
 
 fn main() -> Result<()> {
     let topology = Topology::read(Path::new("/sys"), Path::new("/proc"))?;
@@ -23,27 +27,39 @@ fn main() -> Result<()> {
     for n_threads in [1, 2, 4] {
         let workers = Workers::new(&plan_pins(&topology, &allowed, Some(n_threads))?)?;
         let crowded = if n_threads > n_cpus { " (crowded)" } else { "" };
-        let n_rounds = if n_threads > n_cpus { 5_000 } else { 200_000 };
-        let barrier = repeat(|| barriers(&workers, n_rounds))?;
+        let n_batches = if n_threads > n_cpus { 20 } else { 400 };
+        let mut best = f64::INFINITY;
+        let barrier = repeat(|| {
+            let batches = barriers(&workers, n_batches)?;
+            best = batches.iter().copied().fold(best, f64::min);
+            Ok(batches.iter().sum::<f64>() / n_batches as f64)
+        })?;
         let warm = repeat(|| dispatches(&workers, 1000, Duration::ZERO))?;
         let cold = repeat(|| dispatches(&workers, 50, Duration::from_millis(1)))?;
         println!(
-            "{n_threads} threads{crowded}: barrier {barrier}, run {warm}, run from idle {cold}"
+            "{n_threads} threads{crowded}: barrier {barrier} (best batch {best:.0}), run {warm}, run from idle {cold}"
         );
     }
     Ok(())
 }
 
-/// Nanoseconds a barrier.
-fn barriers(workers: &Workers, n_rounds: u32) -> Result<f64> {
-    let start = Instant::now();
-    let job = |team: &numamirror_core::workers::Team<'_>| {
-        for _ in 0..n_rounds {
-            black_box(team.barrier());
+/// Nanoseconds a barrier, in batches of [`BATCH`].
+fn barriers(workers: &Workers, n_batches: usize) -> Result<Vec<f64>> {
+    let times = Mutex::new(vec![0.0; n_batches]);
+    let job = |team: &Team<'_>| {
+        for batch in 0..n_batches {
+            let start = Instant::now();
+            for _ in 0..BATCH {
+                black_box(team.barrier());
+            }
+            if team.worker() == WorkerIndex(0) {
+                let mut times = times.lock().unwrap_or_else(PoisonError::into_inner);
+                times[batch] = start.elapsed().as_nanos() as f64 / f64::from(BATCH);
+            }
         }
     };
     workers.run(workers.n_threads(), &job, &mut || Control::Continue)?;
-    Ok(start.elapsed().as_nanos() as f64 / f64::from(n_rounds))
+    Ok(times.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Nanoseconds from the call of `run` with an empty job to its return, `idle` apart.

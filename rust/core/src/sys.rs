@@ -51,6 +51,10 @@ pub fn affinity() -> Result<Vec<u32>> {
 
 /// Restricts the calling thread, and no other, to the CPUs given.
 pub fn set_affinity(cpus: &[u32]) -> Result<()> {
+    if cpus.iter().any(|&cpu| cpu as usize >= MAX_CPUS) {
+        let source = io::Error::from_raw_os_error(libc::EINVAL);
+        return Err(system(&format!("sched_setaffinity to {cpus:?}"), source));
+    }
     let n_words = cpus
         .iter()
         .map(|&cpu| cpu as usize / WORD_BITS + 1)
@@ -214,6 +218,7 @@ mod tests {
         .unwrap();
         assert_eq!(super::affinity().unwrap(), before);
         let refused = super::set_affinity(&[60_000]).unwrap_err();
+        assert!(super::set_affinity(&[u32::MAX]).is_err() && super::set_affinity(&[]).is_err());
         assert!(
             refused
                 .to_string()

@@ -168,6 +168,10 @@ fn a_file_that_makes_no_sense_is_named() {
         ("devices/system/cpu/online", "0-x"),
         ("devices/system/cpu/online", ""),
         ("devices/system/node/node0/cpulist", "3-1"),
+        (
+            "devices/system/node/node0/meminfo",
+            "Node 0 MemTotal: lots kB",
+        ),
         ("devices/system/node/node0/distance", "10 20"),
         ("devices/system/node/node0/distance", "\u{fffd}"),
         (

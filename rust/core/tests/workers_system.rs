@@ -132,6 +132,13 @@ fn a_forked_child_is_refused_and_can_drop_the_pool() {
 }
 
 #[test]
+fn a_pool_may_be_shared_between_threads() {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<Workers>();
+    is_shared::<numamirror_core::memory::Mapping>();
+}
+
+#[test]
 fn dropping_joins_the_threads() {
     let named = || {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap();

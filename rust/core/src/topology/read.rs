@@ -78,12 +78,12 @@ fn read_nodes(node_dir: &Path, online: &BTreeSet<CpuId>) -> Result<Vec<Node>> {
         let mut cpus = read_list(&dir.join("cpulist"))?.unwrap_or_default();
         // A CPU that two nodes claim belongs to the first.
         cpus.retain(|cpu| online.contains(cpu) && taken.insert(*cpu));
-        let meminfo = read_text(&dir.join("meminfo"))?.unwrap_or_default();
+        let (total_bytes, free_bytes) = read_memory(&dir.join("meminfo"))?;
         nodes.push(Node {
             id: NodeId(id),
             cpus,
-            total_bytes: field_bytes(&meminfo, "MemTotal").unwrap_or(0),
-            free_bytes: field_bytes(&meminfo, "MemFree").unwrap_or(0),
+            total_bytes,
+            free_bytes,
             distances: read_distances(&dir.join("distance"), &ids)?,
         });
     }
@@ -105,14 +105,25 @@ fn read_distances(path: &Path, ids: &[u32]) -> Result<Vec<(NodeId, u32)>> {
 }
 
 fn lone_node(proc_root: &Path) -> Result<Node> {
-    let meminfo = read_text(&proc_root.join("meminfo"))?.unwrap_or_default();
+    let (total_bytes, free_bytes) = read_memory(&proc_root.join("meminfo"))?;
     Ok(Node {
         id: NodeId(0),
         cpus: Vec::new(),
-        total_bytes: field_bytes(&meminfo, "MemTotal").unwrap_or(0),
-        free_bytes: field_bytes(&meminfo, "MemFree").unwrap_or(0),
+        total_bytes,
+        free_bytes,
         distances: Vec::new(),
     })
+}
+
+/// Total and free bytes; none without the file.
+fn read_memory(path: &Path) -> Result<(u64, u64)> {
+    let Some(text) = read_text(path)? else {
+        return Ok((0, 0));
+    };
+    let bytes = |field| {
+        field_bytes(&text, field).ok_or_else(|| odd(path, text.trim(), &format!("{field} in kB")))
+    };
+    Ok((bytes("MemTotal")?, bytes("MemFree")?))
 }
 
 /// Online CPUs that no node lists go to the first node.

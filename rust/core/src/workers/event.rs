@@ -37,13 +37,13 @@ pub(super) struct Patience {
 impl Patience {
     /// Inside a run: the others are about to arrive.
     pub(super) const IN_RUN: Self = Self {
-        spins: 4000,
-        yields: 50,
+        spins: 10_000,
+        yields: 100,
     };
     /// Inside a run with two workers on one CPU: the other can't arrive while we spin.
     pub(super) const CROWDED: Self = Self {
         spins: 0,
-        yields: 50,
+        yields: 100,
     };
     /// Between runs: the caller, who may need this very CPU, decides when there is work.
     pub(super) const BETWEEN_RUNS: Self = Self {

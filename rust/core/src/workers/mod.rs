@@ -6,6 +6,7 @@
 mod barrier;
 mod event;
 mod pool;
+mod seats;
 mod team;
 
 use std::fmt;

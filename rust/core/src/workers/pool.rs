@@ -8,89 +8,55 @@
 )]
 
 use std::any::Any;
-use std::cell::Cell;
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicPtr};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::barrier::{Arrivals, Barrier, Place};
+use super::barrier::Barrier;
 use super::event::{Epoch, Event, Padded, Patience};
+use super::seats::{Seat, Seats};
 use super::team::Team;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::topology::Pin;
-
-/// Each thread that wakes wakes this many others: 64 threads are awake after three steps.
-const FAN_OUT: usize = 4;
 
 /// The job of one run; lives in the caller's frame until all workers have finished.
 pub(super) struct Job<'a>(pub(super) &'a (dyn Fn(&Team<'_>) + Sync));
 
-/// One thread's letter box.
-#[derive(Debug)]
-struct Seat {
-    node: usize,
-    index_in_node: usize,
-    /// An earlier thread of the node is bound to the same CPU.
-    shares_cpu: bool,
-    dispatch: Padded<Event>,
-}
-
-/// The part of a node in a run. Written by the caller between runs only.
-#[derive(Debug)]
-struct NodeShare {
-    first_seat: usize,
-    n_seats: usize,
-    n_active: AtomicU32,
-    first_worker: AtomicUsize,
-    finished: Arrivals,
-}
-
 /// What the threads of a pool and its caller share.
 pub(super) struct Pool {
-    seats: Box<[Seat]>,
-    nodes: Box<[NodeShare]>,
+    seats: Seats,
     barrier: Barrier,
     job: AtomicPtr<Job<'static>>,
-    /// Of the present run: workers, nodes that have any, and whether two are on one CPU.
-    n_active: AtomicUsize,
-    n_active_nodes: AtomicU32,
-    crowded: AtomicBool,
     stopping: AtomicBool,
-    finished_nodes: Arrivals,
     done: Padded<Event>,
     /// What the first panic said; locked by panicking workers and, outside runs, by the caller.
     panicked: Mutex<Option<String>>,
 }
 
 impl Pool {
-    /// Lays the seats out by node.
+    /// A pool without threads yet: one seat a pin.
     pub(super) fn new(pins: &[Pin]) -> Result<Self> {
-        let (seats, nodes) = lay_out(pins)?;
+        let seats = Seats::new(pins)?;
         Ok(Self {
-            barrier: Barrier::new(nodes.len()),
+            barrier: Barrier::new(seats.n_nodes()),
             seats,
-            nodes,
             job: AtomicPtr::new(ptr::null_mut()),
-            n_active: AtomicUsize::new(0),
-            n_active_nodes: AtomicU32::new(0),
-            crowded: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
-            finished_nodes: Arrivals::default(),
             done: Padded::default(),
             panicked: Mutex::new(None),
         })
     }
 
     pub(super) fn n_threads(&self) -> usize {
-        self.seats.len()
+        self.seats.n_seats()
     }
 
     pub(super) fn n_nodes(&self) -> usize {
-        self.nodes.len()
+        self.seats.n_nodes()
     }
 
     /// What the first worker that panicked said, if one has.
@@ -112,14 +78,12 @@ impl Pool {
         interval: Duration,
         wants_cancel: &mut dyn FnMut() -> bool,
     ) {
-        if self.n_active.load(Relaxed) != n_active {
-            self.share_out(n_active);
-        }
+        self.seats.share_out(n_active);
         self.barrier.prepare();
         self.job
             .store(ptr::from_ref(job).cast_mut().cast(), Relaxed);
         let seen = self.done.epoch();
-        self.seats[0].dispatch.advance(0);
+        self.seats.wake_first();
         let mut cancelled = false;
         while !self.done.wait_asleep(seen, interval) {
             if !cancelled && wants_cancel() {
@@ -129,40 +93,9 @@ impl Pool {
         }
     }
 
-    /// Deals `n_active` workers to the nodes, one after the other to whoever has fewest.
-    fn share_out(&self, n_active: usize) {
-        for node in &self.nodes {
-            node.n_active.store(0, Relaxed);
-        }
-        for _ in 0..n_active {
-            let has_room =
-                |node: &&NodeShare| (node.n_active.load(Relaxed) as usize) < node.n_seats;
-            let fewest = self
-                .nodes
-                .iter()
-                .filter(has_room)
-                .min_by_key(|n| n.n_active.load(Relaxed));
-            if let Some(node) = fewest {
-                node.n_active.fetch_add(1, Relaxed);
-            }
-        }
-        let (mut first_worker, mut n_active_nodes, mut crowded) = (0, 0, false);
-        for node in &self.nodes {
-            let n_in_node = node.n_active.load(Relaxed) as usize;
-            let seats = &self.seats[node.first_seat..node.first_seat + n_in_node];
-            crowded |= seats.iter().any(|seat| seat.shares_cpu);
-            n_active_nodes += u32::from(n_in_node > 0);
-            node.first_worker.store(first_worker, Relaxed);
-            first_worker += n_in_node;
-        }
-        self.n_active.store(n_active, Relaxed);
-        self.n_active_nodes.store(n_active_nodes, Relaxed);
-        self.crowded.store(crowded, Relaxed);
-    }
-
     /// The life of the thread in `seat`: wait, run, wait, … until the pool stops.
     pub(super) fn serve(&self, seat: usize) {
-        let seat = &self.seats[seat];
+        let seat = self.seats.get(seat);
         let mut seen = Epoch::START;
         loop {
             seat.dispatch.wait(seen, Patience::BETWEEN_RUNS);
@@ -170,58 +103,24 @@ impl Pool {
             if self.stopping.load(Relaxed) {
                 return;
             }
-            self.wake_next(seat);
+            self.seats.wake_next(seat);
             self.run_job(seat);
-            self.finish(seat.node);
+            if self.seats.is_last_to_finish(seat) {
+                self.done.advance(0);
+            }
         }
     }
 
     /// Tells all threads to end. Only while no run is on.
     pub(super) fn stop(&self) {
         self.stopping.store(true, Relaxed);
-        for seat in &self.seats {
-            seat.dispatch.advance(0);
-        }
-    }
-
-    /// Passes the start of a run on, as a tree over the nodes and one inside each node.
-    fn wake_next(&self, seat: &Seat) {
-        let below = |index: usize| FAN_OUT * index + 1..=FAN_OUT * index + FAN_OUT;
-        if seat.index_in_node == 0 {
-            let n_nodes = self.n_active_nodes.load(Relaxed) as usize;
-            for node in below(seat.node).take_while(|&node| node < n_nodes) {
-                self.seats[self.nodes[node].first_seat].dispatch.advance(0);
-            }
-        }
-        let node = &self.nodes[seat.node];
-        let n_in_node = node.n_active.load(Relaxed) as usize;
-        for index in below(seat.index_in_node).take_while(|&index| index < n_in_node) {
-            self.seats[node.first_seat + index].dispatch.advance(0);
-        }
+        self.seats.wake_all();
     }
 
     fn run_job(&self, seat: &Seat) {
-        let node = &self.nodes[seat.node];
-        let crowded = self.crowded.load(Relaxed);
-        let team = Team {
-            barrier: &self.barrier,
-            place: Place {
-                node: seat.node,
-                n_in_node: node.n_active.load(Relaxed),
-                n_nodes: self.n_active_nodes.load(Relaxed),
-                patience: if crowded {
-                    Patience::CROWDED
-                } else {
-                    Patience::IN_RUN
-                },
-            },
-            index_in_node: seat.index_in_node,
-            first_of_node: node.first_worker.load(Relaxed),
-            n_workers: self.n_active.load(Relaxed),
-            phase: Cell::new(0),
-        };
+        let team = self.seats.team(seat, &self.barrier);
         // SAFETY: `run` stored a pointer to a live Job before it advanced the dispatch word that
-        // led here, and keeps the Job borrowed until `done`, which needs our `finish` first.
+        // led here, and keeps the Job borrowed until `done`, which needs this worker counted as finished.
         let job = unsafe { &*self.job.load(Relaxed) };
         if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| (job.0)(&team))) {
             self.note_panic(&team, payload);
@@ -240,14 +139,6 @@ impl Pool {
         drop(panicked);
         self.barrier.abort();
     }
-
-    fn finish(&self, node: usize) {
-        let n_in_node = self.nodes[node].n_active.load(Relaxed);
-        let n_nodes = self.n_active_nodes.load(Relaxed);
-        if self.nodes[node].finished.arrive(n_in_node) && self.finished_nodes.arrive(n_nodes) {
-            self.done.advance(0);
-        }
-    }
 }
 
 impl fmt::Debug for Pool {
@@ -256,47 +147,4 @@ impl fmt::Debug for Pool {
             .field("n_threads", &self.n_threads())
             .finish_non_exhaustive()
     }
-}
-
-/// Seats by node, and the nodes by order of appearance.
-type Layout = (Box<[Seat]>, Box<[NodeShare]>);
-
-fn lay_out(pins: &[Pin]) -> Result<Layout> {
-    let bad = |found: String, expected: &str| Error::BadRequest {
-        name: "pins".to_owned(),
-        found,
-        expected: expected.to_owned(),
-    };
-    let mut seats = Vec::with_capacity(pins.len());
-    let mut nodes = Vec::new();
-    for run in pins.chunk_by(|a, b| a.node == b.node) {
-        let first_seat = seats.len();
-        if pins[..first_seat].iter().any(|pin| pin.node == run[0].node) {
-            return Err(bad(
-                format!("node {} twice", run[0].node.0),
-                "contiguous by node",
-            ));
-        }
-        seats.extend(run.iter().enumerate().map(|(index_in_node, pin)| {
-            Seat {
-                node: nodes.len(),
-                index_in_node,
-                shares_cpu: run[..index_in_node]
-                    .iter()
-                    .any(|earlier| earlier.cpu == pin.cpu),
-                dispatch: Padded::default(),
-            }
-        }));
-        nodes.push(NodeShare {
-            first_seat,
-            n_seats: run.len(),
-            n_active: AtomicU32::new(0),
-            first_worker: AtomicUsize::new(0),
-            finished: Arrivals::default(),
-        });
-    }
-    if seats.is_empty() {
-        return Err(bad("none".to_owned(), "at least one"));
-    }
-    Ok((seats.into(), nodes.into()))
 }

@@ -15,7 +15,7 @@ pub struct WorkerIndex(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeIndex(pub usize);
 
-/// A worker's view of a run. Stays on its thread: neither `Send` nor `Sync`.
+/// A worker's view of a run. Stays on its thread: jobs get a reference, and it is not `Sync`.
 #[derive(Debug)]
 pub struct Team<'a> {
     pub(super) barrier: &'a Barrier,
