@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import re
 import struct
-import tracemalloc
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny_gguf
 from gguf import GGUFReader
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 from gguf_bytes import ArrayValue, GgufBytes, TensorEntry, encode_string
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numamirror import gguf_header, gguf_values
+from numamirror import gguf_header
 from numamirror.errors import ModelFileError, NumaMirrorError, UnsupportedError
 from numamirror.gguf_file import open_model
 from numamirror.gguf_header import Header, read_header
 
 T = GGUFValueType
-F32 = int(GGMLQuantizationType.F32)
 Q8_0 = int(GGMLQuantizationType.Q8_0)
 
 ENTRY = ("k", T.UINT32, 1)
@@ -49,83 +45,6 @@ def refuse(folder: Path, file: GgufBytes | bytes, kind: type[NumaMirrorError]) -
     assert str(info.value).startswith(f"{path}: ")
     assert "\n" not in str(info.value)
     return info.value
-
-
-def plain(value: object) -> object:
-    """A value with lists in place of arrays."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return [plain(item) for item in value] if isinstance(value, list) else value
-
-
-INTEGERS = {
-    T.UINT8: st.integers(0, 2**8 - 1),
-    T.INT8: st.integers(-(2**7), 2**7 - 1),
-    T.UINT16: st.integers(0, 2**16 - 1),
-    T.INT16: st.integers(-(2**15), 2**15 - 1),
-    T.UINT32: st.integers(0, 2**32 - 1),
-    T.INT32: st.integers(-(2**31), 2**31 - 1),
-    T.UINT64: st.integers(0, 2**64 - 1),
-    T.INT64: st.integers(-(2**63), 2**63 - 1),
-}
-SCALARS: dict[GGUFValueType, st.SearchStrategy[object]] = {
-    **INTEGERS,
-    T.FLOAT32: st.floats(width=32, allow_nan=False),
-    T.FLOAT64: st.floats(allow_nan=False),
-    T.BOOL: st.booleans(),
-    T.STRING: st.text(max_size=20),
-}
-
-
-FLAT_ARRAYS = st.sampled_from(list(SCALARS)).flatmap(
-    lambda type_: st.lists(SCALARS[type_], max_size=5).map(lambda xs: ArrayValue(type_, xs))
-)
-NESTED_ARRAYS = st.recursive(
-    FLAT_ARRAYS,
-    lambda arrays: st.lists(arrays, max_size=3).map(lambda xs: ArrayValue(T.ARRAY, xs)),
-    max_leaves=4,
-)
-FLAT_VALUES = st.sampled_from(list(SCALARS)).flatmap(
-    lambda type_: st.tuples(st.just(int(type_)), SCALARS[type_])
-) | st.tuples(st.just(int(T.ARRAY)), FLAT_ARRAYS)
-NESTED_VALUES = st.tuples(st.just(int(T.ARRAY)), NESTED_ARRAYS)
-
-
-def keyed(values: Sequence[tuple[int, object]]) -> list[tuple[str | bytes, int, object]]:
-    return [(f"key.{index}", type_, value) for index, (type_, value) in enumerate(values)]
-
-
-@settings(deadline=None)
-@given(st.lists(FLAT_VALUES, max_size=5), st.sampled_from([2, 3]))
-def test_metadata_of_all_types_as_gguf_reads_it(
-    folder: Path, values: list[tuple[int, object]], version: int
-) -> None:
-    header = read(folder, replace(GOOD, metadata=keyed(values), version=version))
-    assert header.version == version
-    fields = GGUFReader(folder / "m.gguf").fields
-    wanted = {key: field.contents() for key, field in fields.items() if key.startswith("key.")}
-    assert {key: plain(value) for key, value in header.metadata.items()} == wanted
-    assert list(header.metadata) == list(wanted)
-
-
-def written(value: object) -> object:
-    """What a written value must come back as; a float32 is rounded before it is written."""
-    return [written(item) for item in value.items] if isinstance(value, ArrayValue) else value
-
-
-@settings(deadline=None)
-@given(NESTED_ARRAYS)
-def test_arrays_of_arrays_as_they_were_written(folder: Path, array: ArrayValue) -> None:
-    header = read(folder, GOOD.with_metadata(("a", T.ARRAY, array)))
-    assert plain(header.metadata["a"]) == written(array)
-
-
-@settings(deadline=None)
-@given(st.lists(st.text(max_size=12), max_size=4, unique=True))
-def test_any_text_is_a_key(folder: Path, keys: list[str]) -> None:
-    keys = [key for key in keys if key != "general.alignment"]
-    header = read(folder, replace(GOOD, metadata=[(key, T.UINT8, 1) for key in keys]))
-    assert list(header.metadata) == keys
 
 
 TENSORS = st.lists(
@@ -166,63 +85,14 @@ def test_tensor_records_as_gguf_reads_them(
         assert (record.offset, record.n_bytes) == (tensor.data_offset, tensor.n_bytes)
 
 
-def test_arrays_are_typed_and_read_only(folder: Path) -> None:
-    for type_, dtype in ((T.INT16, np.int16), (T.FLOAT64, np.float64), (T.BOOL, np.bool_)):
-        file = GOOD.with_metadata(("a", T.ARRAY, ArrayValue(type_, [1, 0])))
-        value = read(folder, file).metadata["a"]
-        assert isinstance(value, np.ndarray)
-        assert value.dtype == dtype
-        assert not value.flags.writeable
-
-
-def nest(depth: int) -> ArrayValue:
-    value = ArrayValue(T.UINT8, [1])
-    for _ in range(depth - 1):
-        value = ArrayValue(T.ARRAY, [value])
-    return value
-
-
-HUGE = (2**31, 2**32, 2**61, 2**63, 2**64 - 1)
-LONG_ARRAYS = [
-    (GOOD.with_metadata(("key", T.ARRAY, ArrayValue(type_, [], count))), "'key'.* takes (at|[0-9])")
-    for type_ in (T.UINT8, T.FLOAT64, T.BOOL, T.STRING, T.ARRAY)
-    for count in HUGE
-]
-
-
-def with_length(n_bytes: int) -> bytes:
-    """A file with a string that claims another length."""
-    raw = GOOD.with_metadata(("key", T.STRING, "text")).encode()
-    return raw.replace(encode_string("text"), struct.pack("<Q", n_bytes) + b"text")
-
-
 WRONG: list[tuple[GgufBytes | bytes, str]] = [
-    *LONG_ARRAYS,
-    (with_length(2**63), "'key' has 9223372036854775808 bytes, 134217728 at most were"),
-    (with_length(1000), "'key' takes 1000 bytes from byte [0-9]+, [0-9]+ are left in the file"),
     (replace(GOOD, n_tensors=2**64 - 1), "tensor count of 18446744073709551615 takes at least"),
     (replace(GOOD, n_tensors=3).encode_header(), "tensor count of 3 takes at least 96 bytes"),
-    (
-        replace(GOOD, n_tensors=2),
-        "length of name of tensor record 2 of 2 takes|overlap|there twice",
-    ),
+    (replace(GOOD, n_tensors=2).encode_header(), "name of tensor record 2 of 2 takes 8 bytes"),
     (replace(GOOD, n_keys=2**62), "metadata key count of 4611686018427387904 takes at least"),
     (replace(GOOD, metadata=[ENTRY, ENTRY]), "metadata 'k' is there twice"),
     (replace(GOOD, metadata=[(b"\xff", T.UINT8, 1)]), "metadata key 1 of 1 is not utf-8"),
     (replace(GOOD, metadata=[("x" * 65536, T.UINT8, 1)]), "key 1 of 1 has 65536 bytes, 65535 at"),
-    (GOOD.with_metadata(("key", 13, b"")), "'key' has value type 13, 0 to 12 were expected"),
-    (GOOD.with_metadata(("key", T.BOOL, b"\2")), "'key' is the boolean 2, 0 or 1 was expected"),
-    (GOOD.with_metadata(("key", T.STRING, b"\xff")), "'key' is not utf-8: invalid start byte"),
-    (
-        GOOD.with_metadata(("key", T.ARRAY, ArrayValue(T.BOOL, [b"\1", b"\3"]))),
-        r"'key'\[1\] is the boolean 3",
-    ),
-    (
-        GOOD.with_metadata(("key", T.ARRAY, ArrayValue(T.STRING, ["a", b"b\xc3"]))),
-        r"'key'\[1\] is not utf-8: unexpected end of data at its byte 1",
-    ),
-    (GOOD.with_metadata(("key", T.ARRAY, ArrayValue(99, []))), "'key' has value type 99"),
-    (GOOD.with_metadata(("key", T.ARRAY, nest(9))), "nests arrays more than 8 deep"),
     (GOOD.with_metadata(("general.alignment", T.UINT32, 0)), "'general.alignment' is 0, 1 to"),
     (GOOD.with_metadata(("general.alignment", T.UINT32, 48)), "alignment is 48, a power of two"),
     (GOOD.with_metadata(("general.alignment", T.STRING, "32")), "an integer was expected"),
@@ -273,9 +143,6 @@ def test_big_endian_is_unsupported_by_name(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("limit", "value", "file"),
     [
-        ("MAX_STRINGS", 9, GOOD.with_metadata(("a", T.ARRAY, ArrayValue(T.STRING, ["x"] * 10)))),
-        ("MAX_NESTED_ARRAYS", 3, GOOD.with_metadata(("a", T.ARRAY, nest(5)))),
-        ("MAX_HEADER_BYTES", 64, GOOD.with_metadata(("a", T.STRING, "x" * 60))),
         ("MAX_KEYS", 1, GOOD.with_metadata(("a", T.UINT8, 1))),
         ("MAX_TENSORS", 0, GOOD),
     ],
@@ -284,108 +151,8 @@ def test_the_bounds_of_a_header_hold(
     folder: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, file: GgufBytes
 ) -> None:
     read(folder, file)
-    for module in (gguf_values, gguf_header):
-        if hasattr(module, limit):
-            monkeypatch.setattr(module, limit, value)
+    monkeypatch.setattr(gguf_header, limit, value)
     assert re.search(str(value), str(refuse(folder, file, ModelFileError)))
-
-
-def test_names_from_a_file_can_not_break_the_line(folder: Path) -> None:
-    file = GOOD.with_metadata(("a\nb\x1b[2J", 77, b""))
-    assert r"'a\nb\x1b[2J'" in str(refuse(folder, file, ModelFileError))
-
-
-@pytest.fixture(scope="module")
-def tiny_bytes(folder: Path) -> bytes:
-    path = folder / "tiny.gguf"
-    tiny_gguf.write_llama(path, tokenizer="bpe", quant={"attn": "Q4_1", "ffn": "Q8_0"})
-    return path.read_bytes()
-
-
-INTERESTING = [0, 1, 2, 3, 8, 9, 12, 13, 31, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1]
-INTERESTING_64 = [*INTERESTING, 2**32, 2**61, 2**63 - 1, 2**63, 2**64 - 1]
-POSITIONS = st.one_of(st.integers(0, 600), st.integers(0, 10**6))
-MUTATIONS = st.one_of(
-    st.tuples(st.just("u32"), POSITIONS, st.sampled_from(INTERESTING)),
-    st.tuples(st.just("u64"), POSITIONS, st.sampled_from(INTERESTING_64)),
-    st.tuples(st.just("byte"), POSITIONS, st.integers(0, 255)),
-    st.tuples(st.just("drop"), POSITIONS, st.integers(1, 40)),
-    st.tuples(st.just("insert"), POSITIONS, st.integers(1, 40)),
-    st.tuples(st.just("cut"), POSITIONS, st.just(0)),
-)
-
-
-def mutate(raw: bytes, kind: str, position: int, value: int) -> bytes:
-    at = position % len(raw)
-    match kind:
-        case "u32":
-            return raw[:at] + struct.pack("<I", value) + raw[at + 4 :]
-        case "u64":
-            return raw[:at] + struct.pack("<Q", value) + raw[at + 8 :]
-        case "byte":
-            return raw[:at] + bytes([value]) + raw[at + 1 :]
-        case "drop":
-            return raw[:at] + raw[at + value :]
-        case "insert":
-            return raw[:at] + bytes(value) + raw[at:]
-        case _:
-            return raw[:at]
-
-
-def open_or_refuse(path: Path) -> None:
-    """Opens a file that may be wrong: any error must be ours, and little memory be used."""
-    message = f"{path}: opened"
-    tracemalloc.start()
-    try:
-        model = open_model(path)
-        model.describe()
-        size = path.stat().st_size if model.complete else 2**63
-        assert all(t.offset + t.n_bytes <= size for t in model.tensors.values())
-    except NumaMirrorError as error:
-        message = str(error)
-    finally:
-        peak_bytes = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    assert message.startswith(f"{path}: ")
-    assert "\n" not in message
-    assert len(message) < 1000
-    assert peak_bytes < 2_000_000
-
-
-@settings(deadline=None, max_examples=300)
-@given(st.lists(MUTATIONS, min_size=1, max_size=3))
-def test_a_mutated_model_opens_or_is_refused(
-    folder: Path, tiny_bytes: bytes, mutations: list[tuple[str, int, int]]
-) -> None:
-    raw = tiny_bytes
-    for kind, position, value in mutations:
-        raw = mutate(raw, kind, position, value) or b"G"
-    path = folder / "mutated.gguf"
-    path.write_bytes(raw)
-    open_or_refuse(path)
-
-
-@settings(deadline=None, max_examples=200)
-@given(
-    st.lists(FLAT_VALUES | NESTED_VALUES, max_size=4), st.lists(MUTATIONS, min_size=1, max_size=2)
-)
-def test_mutated_metadata_of_all_types_opens_or_is_refused(
-    folder: Path, values: list[tuple[int, object]], mutations: list[tuple[str, int, int]]
-) -> None:
-    raw = replace(GOOD, metadata=keyed(values)).encode()
-    for kind, position, value in mutations:
-        raw = mutate(raw, kind, position, value) or b"G"
-    path = folder / "mutated.gguf"
-    path.write_bytes(raw)
-    open_or_refuse(path)
-
-
-@settings(deadline=None)
-@given(st.binary(max_size=200))
-def test_noise_after_a_magic_and_a_version_is_refused(folder: Path, noise: bytes) -> None:
-    path = folder / "noise.gguf"
-    path.write_bytes(b"GGUF\3\0\0\0" + noise)
-    open_or_refuse(path)
 
 
 def test_every_cut_of_a_header_is_refused(folder: Path) -> None:

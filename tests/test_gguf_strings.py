@@ -21,7 +21,7 @@ def read(raw: bytes, count: int, start: int = 0) -> tuple[list[str], int]:
     return read_strings(in_memory(raw), start, len(raw), count)
 
 
-USUAL = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=12)
+USUAL = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
 ANY = st.one_of(
     USUAL,
     st.text(max_size=4),
