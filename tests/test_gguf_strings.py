@@ -44,7 +44,9 @@ def test_what_follows_the_array_is_left_alone(strings: list[str], after: bytes) 
     assert read(raw + after, len(strings)) == (strings, len(raw))
 
 
-@pytest.mark.parametrize("odd", ["", "\0", "a\0b", "x" * 255, "x" * 256, "\0" * 7, "a" + "\0" * 7])
+@pytest.mark.parametrize(
+    "odd", ["", "\0", "a\0b", "x" * 255, "x" * 256, "\0" * 7, "a" + "\0" * 7, "\0" + "x" * 300]
+)
 @pytest.mark.parametrize("place", [0, 5, 9000, 19999])
 def test_an_odd_string_among_windows_of_usual_ones(odd: str, place: int) -> None:
     strings = [f"token {index} é" for index in range(20000)]
