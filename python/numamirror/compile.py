@@ -8,7 +8,7 @@ Knows no architecture (the plan's own module wires the ops) and reads no weight.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +68,7 @@ def compile_program(plan: Plan) -> Program:
     }  # fmt: skip
     builder = Builder(tensors)
     logits = archs.find(plan.architecture).wire(plan.config, builder)
-    slots, slot_of = assign_slots(builder.values, builder.ops, logits)
+    slots, slot_of = assign_slots(builder.ops, logits)
     program = Program(
         tensors=tuple(tensors.values()),
         slots=tuple(slots),
@@ -94,13 +94,10 @@ def memory_needs(program: Program, limits: Limits) -> MemoryNeeds:
     )
 
 
-def assign_slots(
-    values: list[Value], ops: list[Op], logits: Value
-) -> tuple[list[tuple[int, Rows]], dict[int, int]]:
+def assign_slots(ops: Sequence[Op], logits: Value) -> tuple[list[tuple[int, Rows]], dict[int, int]]:
     """Gives each value a slot; a slot is used again once its value has been read for the last time.
 
     Args:
-        values: In order of creation.
         ops: In order of execution.
         logits: Kept to the end.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +27,7 @@ from numamirror.errors import (
     RequestError,
     UnsupportedError,
 )
-from numamirror.gguf_file import open_model
+from numamirror.gguf_file import ModelFile, open_model
 from numamirror.placement import Placement, check_fits, place
 from numamirror.plan import Plan, make_plan
 from numamirror.program import Program
@@ -36,6 +36,9 @@ from numamirror.tokenizer import Tokenizer
 
 DEFAULT_CTX_SIZE = 4096
 """Positions of a context unless asked otherwise, as far as the model was trained for them."""
+
+_GIB = 1 << 30
+_HUGE_PAGE_BYTES = 2 << 20
 
 LoadProgress = Callable[[int, int], None]
 """Receives the file bytes done and the bytes in all."""
@@ -55,6 +58,7 @@ class LoadOptions:
         cache_type_k: Element type of cached keys, `f16` or `f32`.
         cache_type_v: Element type of cached values.
         parallel: Sequences of `ctx_size` that the cache holds at once.
+        chat_template_file: A Jinja template to use in place of the model's own.
     """
 
     ctx_size: int | None = None
@@ -65,6 +69,7 @@ class LoadOptions:
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     parallel: int = 1
+    chat_template_file: str | None = None
 
     def limits(self, plan: Plan) -> Limits:
         """The sizes that these options give a model.
@@ -85,6 +90,46 @@ class LoadOptions:
         return Limits(n_ctx, self.parallel, n_ubatch, self.cache_type_k, self.cache_type_v)
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """Stages 2 to 4 of a model file: everything that is known before a weight is read."""
+
+    plan: Plan
+    placement: Placement
+    limits: Limits
+    program: Program
+    needs: MemoryNeeds
+
+
+def prepare(model_file: ModelFile, **options: Any) -> Prepared:  # noqa: ANN401
+    """Plans, places and compiles a model; header-only files too.
+
+    Args:
+        model_file: Stage 1's value.
+        **options: The fields of `LoadOptions`.
+
+    Raises:
+        NumaMirrorError: The file or an option does not allow it.
+    """
+    plan = make_plan(model_file)
+    limits = read_options(options).limits(plan)
+    program = compile_program(plan)
+    return Prepared(plan, place(plan), limits, program, memory_needs(program, limits))
+
+
+def read_options(options: dict[str, Any]) -> LoadOptions:
+    """The options of a load.
+
+    Raises:
+        RequestError: One is not known.
+    """
+    known = [field.name for field in fields(LoadOptions)]
+    unknown = sorted(options.keys() - set(known))
+    if unknown:
+        raise RequestError(f"unknown option {unknown[0]}; known: {', '.join(known)}")
+    return LoadOptions(**options)
+
+
 def load(path: str | Path, *, progress: LoadProgress | None = None, **options: Any) -> Model:  # noqa: ANN401
     """Opens, plans, places, compiles and loads a model.
 
@@ -97,45 +142,45 @@ def load(path: str | Path, *, progress: LoadProgress | None = None, **options: A
         NumaMirrorError: The file, the machine or an option does not allow it; before weights are
             read, but for what only they can tell.
     """
-    known = [field.name for field in fields(LoadOptions)]
-    unknown = sorted(options.keys() - set(known))
-    if unknown:
-        raise RequestError(f"unknown option {unknown[0]}; known: {', '.join(known)}")
-    return Model(path, LoadOptions(**options), progress)
+    started = time.perf_counter()
+    model_file = open_model(path)
+    model = Model(prepare(model_file, **options), read_options(options), progress)
+    model.load_seconds = time.perf_counter() - started
+    return model
 
 
 class Model:
-    """A model in memory.
+    """A model in memory; made by `load`.
 
-    Holds the values of all stages (`plan`, `placement`, `program`, `needs`), the tokenizer and the
-    engine. One pass runs at a time; give it back with `close`, or use it in a `with`.
+    Holds the values of all stages, the tokenizer and the engine. One pass runs at a time; give it
+    back with `close`, or use it in a `with`.
 
     Args:
-        path: A GGUF file.
+        prepared: Stages 2 to 4.
         options: How to load it.
         progress: Called while weights are read.
     """
 
     def __init__(
-        self, path: str | Path, options: LoadOptions, progress: LoadProgress | None = None
+        self, prepared: Prepared, options: LoadOptions, progress: LoadProgress | None = None
     ) -> None:
-        started = time.perf_counter()
         self.options = options
-        self.plan: Plan = make_plan(open_model(path))
-        self.limits = options.limits(self.plan)
-        self.placement: Placement = place(self.plan)
-        self.program: Program = compile_program(self.plan)
-        self.needs: MemoryNeeds = memory_needs(self.program, self.limits)
+        self.plan = prepared.plan
+        self.model_file = prepared.plan.model_file
+        self.placement = prepared.placement
+        self.limits = prepared.limits
+        self.program = prepared.program
+        self.needs = prepared.needs
+        self.load_seconds = 0.0
         self._read_tokenizer()
-        self.plan.model_file.require_complete()
+        self.model_file.require_complete()
         check_fits(self.needs, _core.topology()["available_bytes"])
         self._engine: _core.Engine | None = self._load(progress)
         self._sequence_ids = itertools.count(1)
-        self.load_seconds = time.perf_counter() - started
 
     def _read_tokenizer(self) -> None:
         """A file whose tokenizer can't be used still runs; text is refused with the reason."""
-        metadata = self.plan.model_file.metadata
+        metadata = self.model_file.metadata
         self.tokenizer: Tokenizer | None = None
         self._no_text: NumaMirrorError = UnsupportedError(
             "the model has no tokenizer: text can't be read or written",
@@ -146,12 +191,16 @@ class Model:
         except UnsupportedError as error:
             self._no_text = error
         if self.tokenizer is not None and self.tokenizer.n_tokens > self.n_vocab:
-            msg = f"{self.tokenizer.n_tokens} tokens for an embedding of {self.n_vocab} rows"
-            raise ModelFileError(f"tokenizer.ggml.tokens: {msg}")
-        self.chat_template = ChatTemplate.from_metadata(metadata)
+            raise ModelFileError(
+                f"tokenizer.ggml.tokens: {self.tokenizer.n_tokens} tokens for an embedding of "
+                f"{self.n_vocab} rows"
+            )
+        self.chat_template = ChatTemplate.from_metadata(
+            metadata, read_template(self.options.chat_template_file)
+        )
 
     def _load(self, progress: LoadProgress | None) -> _core.Engine:
-        records = self.plan.model_file.tensors
+        records = self.model_file.tensors
         total = self.plan.weight_bytes
         return _core.Engine(
             self.program.to_json(),
@@ -192,7 +241,7 @@ class Model:
         self,
         text: str,
         add_special: bool = True,
-        parse_special: bool = False,  # noqa: FBT001, FBT002
+        parse_special: bool = False,
     ) -> list[int]:
         """Token ids of a text.
 
@@ -272,16 +321,40 @@ class Model:
                 hint="raise --ctx-size, or shorten the prompt",
             )
 
-    def describe(self) -> Iterator[str]:
-        """Lines for the start of a run: model, threads, instruction set, pages."""
-        config = self.plan.config
-        yield f"model: {self.plan.name}, {self.plan.architecture}, {config.block_count} layers"
-        engine = self.engine
-        cpus = ",".join(str(cpu) for cpu, _ in engine.pins)
-        yield f"threads: {engine.n_threads} (prompt {engine.n_threads_batch}) on cpus {cpus}"
-        resident, huge = engine.weight_pages()
-        share = huge / resident if resident else 0.0
-        yield f"isa: {engine.isa}, {share:.0%} of the weights in huge pages"
+    @property
+    def isa(self) -> str:
+        """The instruction set in use."""
+        return self.engine.isa
+
+    @property
+    def pages(self) -> str:
+        """What pages the weights lie in, read back from the kernel: `2M`, `4K` or both."""
+        resident_bytes, huge_bytes = self.engine.weight_pages()
+        if huge_bytes == 0:
+            return "4K"
+        # the last part of a mapping is rarely a whole huge page
+        return "2M" if resident_bytes - huge_bytes < _HUGE_PAGE_BYTES else "2M+4K"
+
+    @property
+    def n_threads(self) -> int:
+        """Workers when one token is computed."""
+        return self.engine.n_threads
+
+    @property
+    def n_threads_batch(self) -> int:
+        """Workers when more are."""
+        return self.engine.n_threads_batch
+
+    def describe(self) -> str:
+        """What runs on what: instruction set, workers and their CPUs, pages, memory."""
+        cpus = ",".join(str(cpu) for cpu, _ in self.engine.pins)
+        needs = self.needs
+        return (
+            f"{self.isa}, {self.n_threads} threads ({self.n_threads_batch} for prompts) pinned to "
+            f"cpus {cpus}, {self.pages} pages, weights {needs.weights_bytes / _GIB:.2f} GiB, "
+            f"cache {needs.cache_bytes / _GIB:.2f} GiB, "
+            f"activations {needs.activation_bytes / _GIB:.2f} GiB"
+        )
 
     def close(self) -> None:
         """Gives memory and threads back; the model can't be used after."""
@@ -329,7 +402,7 @@ class CachedSequence:
             ContextFullError: They do not fit; nothing is computed.
         """
         n_past, n_ubatch = self.n_past, self._model.limits.n_ubatch
-        self._model._check_room(n_past, len(ids))  # noqa: SLF001 - one module, two classes
+        self._model._check_room(n_past, len(ids))
         for start in range(0, len(ids), n_ubatch):
             chunk = ids[start : start + n_ubatch]
             last = len(ids) - 1 - start
@@ -355,9 +428,7 @@ class CachedSequence:
             0,
             n,
             [int(token) for token in recent_ids],
-            settings.repeat_penalty,
-            settings.frequency_penalty,
-            settings.presence_penalty,
+            (settings.repeat_penalty, settings.frequency_penalty, settings.presence_penalty),
         )
         return Candidates(np.array(ids, np.uint32), np.array(logits, np.float32))
 

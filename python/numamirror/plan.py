@@ -57,7 +57,7 @@ class Plan:
         ]
         for need in self.tensors:
             kind = self.model_file.tensors[need.name].type
-            shape = " × ".join(map(str, need.shape))
+            shape = " x ".join(map(str, need.shape))
             lines.append(f"{need.name}: {need.role} {kind} [{shape}]")
         lines += [f"{name}: not used" for name in self.unused]
         return "\n".join(lines)

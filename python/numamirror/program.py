@@ -141,7 +141,7 @@ class Program:
                     for record in value
                 )
                 return "[" + "; ".join(records) + "]"
-            case "list" if len(value) > 3:  # noqa: PLR2004 - enough to recognise it
+            case "list" if len(value) > 3:
                 return f"[{value[0]:g}, {value[1]:g}, … {len(value)}]"
             case _:
                 return str(value)
