@@ -10,9 +10,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use numamirror_core::error::Result;
-use numamirror_core::exec::workers::{Control, Team, WorkerIndex, Workers};
 use numamirror_core::sys;
 use numamirror_core::topology::{CpuId, Topology, plan_pins};
+use numamirror_core::workers::{Control, Team, WorkerIndex, Workers};
 
 const N_REPEATS: usize = 5;
 

@@ -8,9 +8,9 @@ use std::sync::{Mutex, Once};
 use std::time::Duration;
 
 use numamirror_core::error::Error;
-use numamirror_core::exec::workers::{Control, Team, Workers};
 use numamirror_core::sys;
 use numamirror_core::topology::{CpuId, NodeId, Pin};
+use numamirror_core::workers::{Control, Team, Workers};
 
 /// A protocol that is broken hangs: ends the tests after sixty times what they take.
 fn guard_against_hanging() {

@@ -7,9 +7,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use numamirror_core::error::Error;
-use numamirror_core::exec::workers::{Control, Workers};
 use numamirror_core::sys;
 use numamirror_core::topology::{CpuId, NodeId, Pin};
+use numamirror_core::workers::{Control, Workers};
 
 fn workers(n_threads: usize) -> (Workers, Vec<u32>) {
     let cpus: Vec<u32> = sys::affinity()
@@ -64,7 +64,7 @@ fn workers_are_pinned_and_deaf_and_the_caller_is_left_alone() {
     let (affinity_before, mask_before) = (sys::affinity().unwrap(), blocked_signals());
     let (workers, cpus) = workers(3);
     let seen = Mutex::new(vec![(Vec::new(), Vec::new()); 3]);
-    let job = |team: &numamirror_core::exec::workers::Team<'_>| {
+    let job = |team: &numamirror_core::workers::Team<'_>| {
         let found = (sys::affinity().unwrap(), blocked_signals());
         seen.lock().unwrap()[team.worker().0] = found;
     };
@@ -93,7 +93,7 @@ fn idle_workers_use_no_cpu() {
     let (workers, _) = workers(2);
     let times = || {
         let times = Mutex::new(vec![Duration::ZERO; 2]);
-        let job = |team: &numamirror_core::exec::workers::Team<'_>| {
+        let job = |team: &numamirror_core::workers::Team<'_>| {
             times.lock().unwrap()[team.worker().0] = thread_cpu_time();
         };
         workers.run(2, &job, &mut keep_on).unwrap();

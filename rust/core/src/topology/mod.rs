@@ -9,7 +9,7 @@ mod pins;
 mod read;
 
 pub use cpu_list::{format_cpu_list, parse_cpu_list};
-pub use pins::{MAX_THREADS, Pin, allowed_cpus, plan_pins};
+pub use pins::{MAX_THREADS, Pin, ThreadPlan, allowed_cpus, plan_pins};
 pub use read::available_memory_bytes;
 
 /// The kernel's number of a memory node. Numbers may have gaps.

@@ -87,6 +87,45 @@ pub fn plan_pins(
     Ok(deal(&cores, n_threads))
 }
 
+/// The workers of an engine: where each runs, and how many of them take part in which passes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadPlan {
+    /// One pin a worker.
+    pub pins: Vec<Pin>,
+    /// Workers in a pass of one token.
+    pub n_threads: usize,
+    /// Workers in a pass of more.
+    pub n_threads_batch: usize,
+}
+
+impl ThreadPlan {
+    /// Plans workers for both counts.
+    ///
+    /// # Args
+    /// `threads`: `None` for one a physical core; `threads_batch`: `None` for as many.
+    ///
+    /// # Errors
+    /// As [`plan_pins`], for either count.
+    pub fn new(
+        topology: &Topology,
+        allowed: &[CpuId],
+        threads: Option<usize>,
+        threads_batch: Option<usize>,
+    ) -> Result<Self> {
+        let n_threads = plan_pins(topology, allowed, threads)?.len();
+        let n_threads_batch = match threads_batch {
+            Some(_) => plan_pins(topology, allowed, threads_batch)?.len(),
+            None => n_threads,
+        };
+        let pins = plan_pins(topology, allowed, Some(n_threads.max(n_threads_batch)))?;
+        Ok(Self {
+            pins,
+            n_threads,
+            n_threads_batch,
+        })
+    }
+}
+
 /// The CPUs of one node in the order in which they are used, and how many threads it has so far.
 struct Queue {
     node: NodeId,

@@ -3,6 +3,12 @@
 //! Holds the threads and the hand-over of a job; knows nothing of ops, programs or memory. Called
 //! by the executor for each forward pass and by the loader. The protocol is in `README.md`.
 
+mod barrier;
+mod event;
+mod pool;
+mod seats;
+mod team;
+
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::AtomicBool;
@@ -11,12 +17,12 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::pool::{Job, Pool};
+use self::pool::{Job, Pool};
 use crate::error::{Error, Result};
 use crate::sys;
 use crate::topology::Pin;
 
-pub use super::team::{NodeIndex, Team, WorkerIndex};
+pub use self::team::{NodeIndex, Team, WorkerIndex};
 
 /// How often the caller of a run looks up from its sleep.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
