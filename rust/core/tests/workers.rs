@@ -2,17 +2,30 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use std::sync::{Mutex, Once};
+use std::time::Duration;
 
 use numamirror_core::error::Error;
 use numamirror_core::sys;
 use numamirror_core::topology::{CpuId, NodeId, Pin};
 use numamirror_core::workers::{Control, Team, Workers};
 
+/// A protocol that is broken hangs: ends the tests after sixty times what they take.
+fn guard_against_hanging() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        std::thread::spawn(|| {
+            std::thread::sleep(Duration::from_secs(90));
+            std::process::abort();
+        });
+    });
+}
+
 /// Workers dealt to pretended nodes of the sizes given, round and round the CPUs there are.
 fn workers(node_sizes: &[usize]) -> Workers {
+    guard_against_hanging();
     let cpus = sys::affinity().unwrap();
     let mut next = cpus.iter().copied().cycle().map(CpuId);
     let mut pins = Vec::new();
