@@ -130,6 +130,20 @@ def read_options(options: dict[str, Any]) -> LoadOptions:
     return LoadOptions(**options)
 
 
+def read_template(path: str | None) -> str | None:
+    """The text of a chat template's file, None for none.
+
+    Raises:
+        RequestError: It can't be read.
+    """
+    if path is None:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise RequestError(f"chat_template_file {path}: {error}") from error
+
+
 def load(path: str | Path, *, progress: LoadProgress | None = None, **options: Any) -> Model:  # noqa: ANN401
     """Opens, plans, places, compiles and loads a model.
 
