@@ -119,9 +119,13 @@ impl Error {
     #[must_use]
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::NonFiniteWeight { .. } => Some("the file is damaged or was made wrongly: fetch it again or compare its checksum"),
+            Self::NonFiniteWeight { .. } => Some(
+                "the file is damaged or was made wrongly: fetch it again or compare its checksum",
+            ),
             Self::ContextFull { .. } => Some("raise --ctx-size, or shorten the prompt"),
-            Self::Forked { .. } => Some("load the model in the child process, or use the spawn start method"),
+            Self::Forked { .. } => {
+                Some("load the model in the child process, or use the spawn start method")
+            }
             _ => None,
         }
     }

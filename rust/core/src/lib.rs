@@ -1,3 +1,49 @@
-//! The engine of numamirror.
+//! The engine of numamirror: quantized weights in node memory, kernels, workers, programs.
+//!
+//! No Python in it. Modules in order; each uses only those above it:
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`error`] | the one error type |
+//! | [`sys`] | raw Linux calls |
+//! | [`topology`] | nodes, cores, memory; which CPU each worker runs on |
+//! | [`memory`] | mappings |
+//! | [`quant`] | quantization types, decoded to the canonical form |
+//! | [`packed`] | packed forms: layouts, packers, scalar kernels |
+//! | [`isa`] | instruction sets: kernels and element-wise functions |
+//! | [`workers`] | pinned threads, barriers, dealing of work |
+//! | [`weights`] | where each tensor lies |
+//! | [`load`] | from file ranges to packed weights |
+//! | [`batch`] | tokens of one pass |
+//! | [`state`] | the block cache of sequences |
+//! | [`arena`] | activations and who may write them |
+//! | [`ops`] | the ops |
+//! | [`program`] | a forward pass as data, verified |
+//! | [`exec`] | the walk over a program |
+//! | [`candidates`] | the best next tokens |
+//!
+//! `unsafe` is denied but in modules that say at their head why they need it: `sys`, `memory`,
+//! `packed`, `isa`, `workers`, `weights`, `state`, `arena`.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "numamirror needs Linux: node memory, huge pages and thread pinning are Linux system calls"
+);
+
+pub mod arena;
+pub mod batch;
+pub mod candidates;
 pub mod error;
+pub mod exec;
+pub mod isa;
+pub mod load;
+pub mod memory;
+pub mod ops;
+pub mod packed;
+pub mod program;
+pub mod quant;
+pub mod state;
+pub mod sys;
+pub mod topology;
+pub mod weights;
+pub mod workers;

@@ -1,0 +1,182 @@
+"""The compiled engine, as Python sees it.
+
+Errors are the classes of `numamirror.errors`. Everything that takes time releases the GIL, and
+Ctrl-C stops it between two ops.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+class _QuantType(TypedDict):
+    name: str
+    ggml_id: int
+    block_elems: int
+    block_bytes: int
+    form: str | None
+
+class _Field(TypedDict):
+    name: str
+    kind: str
+    optional: bool
+    fields: list[_Field]
+
+class _Node(TypedDict):
+    id: int
+    cpus: list[int]
+    total_bytes: int
+    free_bytes: int
+    distances: list[tuple[int, int]]
+
+class _Core(TypedDict):
+    node: int
+    cpus: list[int]
+
+class _Topology(TypedDict):
+    nodes: list[_Node]
+    cores: list[_Core]
+    allowed_cpus: list[int]
+    available_bytes: int | None
+
+def quant_types() -> list[_QuantType]:
+    """Every quantization type that weights may have, with its packed form."""
+
+def packed_forms() -> list[str]:
+    """Names of the packed forms."""
+
+def isas() -> list[tuple[str, bool]]:
+    """Instruction sets, the better ones later, and whether this CPU has them."""
+
+def isa() -> str:
+    """The instruction set that an engine would use now.
+
+    Raises:
+        UnsupportedError: `NUMAMIRROR_ISA` or `NUMAMIRROR_REQUIRE_ISA` names one that is not there.
+    """
+
+def op_schema() -> dict[str, list[_Field]]:
+    """Ops and their fields, kinds and order as a program's JSON has them."""
+
+def dequantize(type_name: str, data: bytes) -> bytes:
+    """Exact values of whole blocks, as the bytes of a float32 array.
+
+    Raises:
+        RequestError: `data` is not whole blocks.
+        UnsupportedError: There is no such type.
+    """
+
+def topology(sysfs_root: str = "/sys", proc_root: str = "/proc") -> _Topology:
+    """Nodes, cores, memory and the CPUs of this process.
+
+    Raises:
+        EngineError: A file below the roots can't be read.
+        RequestError: A file holds nonsense.
+    """
+
+def verify_program(program: str) -> None:
+    """Does what the engine does before it trusts a program.
+
+    Raises:
+        ProgramError: Names the op, slot or tensor at fault.
+    """
+
+def packed_bytes(type_name: str, n_rows: int, n_cols: int, role: str) -> int:
+    """Bytes of one tensor in memory for the instruction set in use; `role` as in a program."""
+
+def memory_needs(
+    program: str, n_ubatch: int, n_ctx: int, n_parallel: int, cache_type_k: str, cache_type_v: str
+) -> tuple[int, int, int]:
+    """Bytes of packed weights, cache and activations."""
+
+@final
+class Engine:
+    """A model in memory, its workers and its sequences. One call runs at a time."""
+
+    def __new__(
+        cls,
+        program: str,
+        sources: Sequence[tuple[str, int]],
+        *,
+        threads: int | None,
+        threads_batch: int | None,
+        cpu_range: str | None,
+        n_ubatch: int,
+        n_ctx: int,
+        n_parallel: int,
+        cache_type_k: str,
+        cache_type_v: str,
+        progress: Callable[[int], Any] | None,
+    ) -> Engine:
+        """Reads and packs the weights.
+
+        Args:
+            program: JSON of a program.
+            sources: Path and offset of each of the program's tensors.
+            threads: Workers in a pass of one token; None: one a physical core.
+            threads_batch: Workers in a pass of more; None: as many.
+            cpu_range: CPUs to use, `LO-HI[,…]`; None: all allowed.
+            n_ubatch: Most tokens a pass.
+            n_ctx: Longest sequence.
+            n_parallel: Sequences of that length that fit.
+            cache_type_k: `f16` or `f32`.
+            cache_type_v: `f16` or `f32`.
+            progress: Receives the file bytes read so far.
+
+        Raises:
+            NumaMirrorError: By what is wrong; NonFiniteError names a tensor with a bad scale.
+        """
+
+    @property
+    def isa(self) -> str:
+        """The instruction set in use."""
+
+    @property
+    def pins(self) -> list[tuple[int, int]]:
+        """CPU and node of each worker."""
+
+    @property
+    def n_threads(self) -> int:
+        """Workers in a pass of one token."""
+
+    @property
+    def n_threads_batch(self) -> int:
+        """Workers in a pass of more."""
+
+    def weight_pages(self) -> tuple[int, int]:
+        """Bytes of the weights in memory, and how many of them in huge pages."""
+
+    def forward(self, batch: Sequence[tuple[int, int, int, bool]]) -> None:
+        """One pass over (sequence, position, token, wants logits).
+
+        Raises:
+            ContextFullError: The cache has no room; nothing is computed.
+            NonFiniteError: Names the op and layer that first gave a value that is not finite.
+            RequestError: A position or token is out of range; nothing is computed.
+        """
+
+    def copy_logits(self, into: NDArray[np.float32]) -> None:
+        """Copies the last pass's logits, float32[n_outputs, n_vocab], in the batch's order."""
+
+    def best(
+        self,
+        output: int,
+        n_candidates: int,
+        recent: Sequence[int],
+        penalties: tuple[float, float, float],
+    ) -> tuple[list[int], list[float]]:
+        """Ids and logits of the best next tokens, best first.
+
+        Args:
+            output: Row of the last pass's logits.
+            n_candidates: How many; more than the vocabulary means all.
+            recent: Tokens that the penalties apply to.
+            penalties: Repeat, frequency and presence penalty.
+        """
+
+    def n_past(self, sequence: int) -> int:
+        """Positions that a sequence holds; 0 for an unknown one."""
+
+    def remove(self, sequence: int) -> None:
+        """Forgets a sequence and frees its part of the cache."""

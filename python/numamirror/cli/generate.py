@@ -1,0 +1,88 @@
+"""`numamirror generate`: continue a prompt and print the text.
+
+The text goes to stdout as it comes, and nothing else does. Knows how a generation looks from the
+outside; the loop itself is `numamirror.generate`. Called by `numamirror.cli.main`.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from contextlib import closing
+from typing import Any
+
+from numamirror import report
+from numamirror.cli.model_source import loaded_model
+from numamirror.cli.parsing import Arguments
+from numamirror.cli.text_source import text_of
+from numamirror.engine import Model
+from numamirror.generate import GenerationRecord, stream_generate
+
+_SEED_BITS = 32
+
+
+def run(arguments: Arguments) -> int:
+    """Generate; returns the exit code."""
+    prompt = text_of(arguments)
+    options = dict(arguments.generate)
+    if options["seed"] == -1:
+        options["seed"] = random.SystemRandom().getrandbits(_SEED_BITS)
+    is_quiet = arguments.own.quiet
+    with loaded_model(arguments) as model:
+        if not is_quiet:
+            report.facts([("seed", str(options["seed"]))])
+        start = time.perf_counter()
+        last = _print_text(model, prompt, options, is_quiet)
+        total_ms = 1e3 * (time.perf_counter() - start)
+        if last is not None and not is_quiet:
+            _say_why_it_ended(last, model)
+            if not arguments.own.no_perf:
+                for line in report.timing_lines(_timings(last, total_ms)):
+                    report.line(line)
+    return 0
+
+
+def _print_text(
+    model: Model, prompt: str, options: dict[str, Any], is_quiet: bool
+) -> GenerationRecord | None:
+    """Stream the text to stdout, a newline at its end; returns the last record."""
+    record = None
+    end = "\n"
+    with report.progress("prompt", report.token_progress, is_shown=not is_quiet) as progress:
+        stream = stream_generate(model, prompt, progress=progress, **options)
+        with closing(stream):
+            try:
+                for record in stream:
+                    sys.stdout.write(record.text)
+                    sys.stdout.flush()
+                    end = record.text[-1:] or end
+            finally:
+                # also after Ctrl-C, so that what follows starts on a line of its own
+                if record is not None and end != "\n":
+                    sys.stdout.write("\n")
+                    sys.stdout.flush()
+    return record
+
+
+def _say_why_it_ended(last: GenerationRecord, model: Model) -> None:
+    if last.finish_reason == "context":
+        report.note(
+            f"stopped: the context of {model.n_ctx} tokens is full (--ctx-size sets its size)"
+        )
+    elif last.finish_reason == "length":
+        report.note(f"stopped after {last.generation_tokens} tokens (--max-tokens sets how many)")
+
+
+def _timings(last: GenerationRecord, total_ms: float) -> report.Timings:
+    return report.Timings(
+        prompt_tokens=last.prompt_tokens,
+        prompt_ms=_elapsed_ms(last.prompt_tokens, last.prompt_tps),
+        generation_tokens=last.generation_tokens,
+        generation_ms=_elapsed_ms(last.generation_tokens, last.generation_tps),
+        total_ms=total_ms,
+    )
+
+
+def _elapsed_ms(n_tokens: int, tokens_per_second: float) -> float:
+    return 1e3 * n_tokens / tokens_per_second if tokens_per_second > 0 else 0.0

@@ -1,0 +1,82 @@
+"""Finds and loads the model that a command is to use, and says on stderr which it is.
+
+Knows the flag `model` and the load options; knows nothing of what the model is for. Used by every
+command that takes a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+
+from numamirror import default_model, report
+from numamirror.cli.parsing import Arguments
+from numamirror.engine import Model, load
+from numamirror.gguf_file import ModelFile
+
+
+def model_path(arguments: Arguments) -> Path:
+    """The file that `--model` names, else the packaged model.
+
+    Raises:
+        ModelFileError: No model is named and the packaged one is not installed.
+    """
+    named: str | None = arguments.own.model
+    return Path(named) if named is not None else default_model.find()
+
+
+@contextmanager
+def loaded_model(arguments: Arguments, **options: object) -> Iterator[Model]:
+    """Load the model, with progress and a header on stderr unless `--quiet`; close it at the end.
+
+    Args:
+        arguments: The command's arguments.
+        **options: Load options that come before those of the command line.
+    """
+    is_shown = not arguments.own.quiet
+    with report.progress("loading", report.byte_progress, is_shown=is_shown) as progress:
+        model = load(model_path(arguments), progress=progress, **{**arguments.load, **options})
+    with model:
+        if is_shown:
+            report.facts(header(model))
+            if arguments.own.verbose:
+                report.line(model.placement.describe())
+        yield model
+
+
+def header(model: Model) -> list[tuple[str, str]]:
+    """Names and values of the lines that say what runs on what."""
+    file = model.model_file
+    size = f"{report.gib(n_file_bytes(file))}, {len(file.tensors)} tensors"
+    lines = [("model", f"{file.paths[0].name}: {architecture(file)}, {size}")]
+    lines += [("system", text) for text in model.describe().splitlines()]
+    lines.append(("context", f"{model.n_ctx} tokens"))
+    lines.append(("loaded", f"in {model.load_seconds:.2f} s"))
+    return lines
+
+
+def architecture(file: ModelFile) -> str:
+    """The file's word for its architecture."""
+    return str(file.metadata.get("general.architecture", "unknown"))
+
+
+def n_file_bytes(file: ModelFile) -> int:
+    """Bytes of all tensors in the file."""
+    return sum(tensor.n_bytes for tensor in file.tensors.values())
+
+
+def n_params(file: ModelFile) -> int:
+    """Weights in the file, each counted once."""
+    return sum(prod(tensor.shape) for tensor in file.tensors.values())
+
+
+def model_type(file: ModelFile) -> str:
+    """Architecture, size label and the type that most bytes have, such as `llama 135M Q4_1`."""
+    n_bytes: dict[str, int] = {}
+    for tensor in file.tensors.values():
+        n_bytes[tensor.type] = n_bytes.get(tensor.type, 0) + tensor.n_bytes
+    label = str(file.metadata.get("general.size_label", ""))
+    main_type = max(n_bytes, key=lambda name: n_bytes[name], default="")
+    return " ".join(word for word in (architecture(file), label, main_type) if word)

@@ -1,0 +1,104 @@
+"""Stage 2: what a model file's tensors are to its architecture, checked against it.
+
+Holds the plan: hyper-parameters and every tensor with its role. Reads no weight byte and knows no
+machine. Takes stage 1's `ModelFile`; placement and compilation take what it gives.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from numamirror import _core, archs
+from numamirror.archs import Config, TensorNeed
+from numamirror.errors import ModelFileError, UnsupportedError
+from numamirror.gguf_file import ModelFile
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A model file understood.
+
+    Args:
+        model_file: Stage 1's value.
+        architecture: `general.architecture`.
+        config: The architecture's hyper-parameters.
+        tensors: The tensors that it reads and the file has.
+        unused: Names of tensors in the file that nothing reads.
+    """
+
+    model_file: ModelFile
+    architecture: str
+    config: Config
+    tensors: tuple[TensorNeed, ...]
+    unused: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The model's name, or the file's."""
+        return self.model_file.metadata.get_str("general.name", self.model_file.paths[0].stem)
+
+    @property
+    def n_params(self) -> int:
+        """Number of weights."""
+        return sum(math.prod(record.shape) for record in self.model_file.tensors.values())
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the tensors in use, as the file has them."""
+        return sum(self.model_file.tensors[need.name].n_bytes for need in self.tensors)
+
+    def describe(self) -> str:
+        """Hyper-parameters and tensors, for `plan --show plan`."""
+        lines = [f"architecture: {self.architecture}"]
+        lines += [
+            f"{field.name}: {getattr(self.config, field.name)}"
+            for field in fields(self.config)  # type: ignore[arg-type]
+        ]
+        for need in self.tensors:
+            kind = self.model_file.tensors[need.name].type
+            shape = " x ".join(map(str, need.shape))
+            lines.append(f"{need.name}: {need.role} {kind} [{shape}]")
+        lines += [f"{name}: not used" for name in self.unused]
+        return "\n".join(lines)
+
+
+def make_plan(file: ModelFile) -> Plan:
+    """Finds the file's architecture and checks its tensors against it.
+
+    Raises:
+        ModelFileError: A key or tensor is missing or has the wrong shape.
+        UnsupportedError: The architecture or a tensor's type is not known here.
+    """
+    architecture = file.metadata.get_str("general.architecture")
+    arch = archs.find(architecture)
+    config = arch.read_config(file)
+    needs = tuple(need for need in arch.tensors(config) if _is_there(file, need))
+    known_types = {quant["name"] for quant in _core.quant_types()}
+    for need in needs:
+        _check(file, need, known_types)
+    names = {need.name for need in needs}
+    unused = tuple(name for name in file.tensors if name not in names)
+    return Plan(file, architecture, config, needs, unused)
+
+
+def _is_there(file: ModelFile, need: TensorNeed) -> bool:
+    if need.name in file.tensors:
+        return True
+    if need.required:
+        raise ModelFileError(f"{file.paths[0]}: tensor {need.name} is missing")
+    return False
+
+
+def _check(file: ModelFile, need: TensorNeed, known_types: set[str]) -> None:
+    record = file.tensors[need.name]
+    if record.shape != need.shape:
+        raise ModelFileError(
+            f"{file.paths[0]}: tensor {need.name} has shape {list(record.shape)}, "
+            f"expected {list(need.shape)}"
+        )
+    if record.type not in known_types:
+        known = ", ".join(sorted(known_types))
+        raise UnsupportedError(
+            f"tensor {need.name}: type {record.type} is not supported; known: {known}"
+        )

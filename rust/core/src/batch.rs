@@ -1,0 +1,71 @@
+//! One forward pass's tokens, put in order.
+//!
+//! A caller may mix sequences as it likes; the engine works on rows sorted by sequence and
+//! position. Holds that order, the cache blocks that the pass writes, and which rows' logits are
+//! wanted. Knows neither weights nor ops; `state.rs` fills it, ops read it.
+
+use crate::state::BlockId;
+
+/// One token of a forward pass, as the caller gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchItem {
+    /// The caller's number for the sequence; an unknown one starts a sequence.
+    pub sequence: u32,
+    /// Position in the sequence, from 0.
+    pub position: u32,
+    /// Token id.
+    pub token: u32,
+    /// Whether the logits after this token are asked for.
+    pub wants_logits: bool,
+}
+
+/// One row of the pass: a token at its place.
+#[derive(Debug, Clone, Copy)]
+pub struct Row {
+    /// Index of the sequence among those the state knows.
+    pub sequence: usize,
+    /// Position in the sequence.
+    pub position: usize,
+    /// Token id.
+    pub token: usize,
+}
+
+/// Consecutive rows whose positions lie in one cache block.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    /// The block that the rows' keys and values go to; no other run of the pass has it.
+    pub block: BlockId,
+    /// First row of the run.
+    pub first_row: usize,
+    /// Number of rows.
+    pub n_rows: usize,
+    /// Slot of the first row inside the block, 0 to 63.
+    pub first_slot: usize,
+}
+
+/// A pass in the order in which the engine computes it.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Rows sorted by sequence, then position.
+    pub rows: Vec<Row>,
+    /// The rows again, by the block they are stored in.
+    pub runs: Vec<Run>,
+    /// Rows whose logits are wanted, in the order in which the caller named them.
+    pub outputs: Vec<usize>,
+}
+
+impl Batch {
+    pub(crate) fn with_capacity(max_rows: usize) -> Self {
+        Self {
+            rows: Vec::with_capacity(max_rows),
+            runs: Vec::with_capacity(max_rows),
+            outputs: Vec::with_capacity(max_rows),
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.rows.clear();
+        self.runs.clear();
+        self.outputs.clear();
+    }
+}

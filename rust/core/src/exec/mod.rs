@@ -1,0 +1,262 @@
+//! The executor: one forward pass is one walk over the program by all workers.
+//!
+//! Every worker goes through the same ops and phases; inside a phase it claims work from the
+//! team's counter, between phases all meet at a barrier. Knows no model and no text. The binding
+//! calls it, one call a pass.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::arena::{Arena, Rows, SlotId};
+use crate::batch::{Batch, BatchItem};
+use crate::error::{Error, Result};
+use crate::isa::Isa;
+use crate::ops::operand::Use;
+use crate::ops::{AnyOp, Op, Pass, Phase};
+use crate::program::{Program, Step};
+use crate::state::{State, StateLimits};
+use crate::weights::Weights;
+use crate::workers::{Control, Team, Workers};
+
+/// Sizes and thread counts of an [`Executor`].
+#[derive(Debug, Clone, Copy)]
+pub struct ExecOptions {
+    /// Most tokens a pass.
+    pub max_rows: usize,
+    /// Workers in a pass of one token.
+    pub n_threads: usize,
+    /// Workers in a pass of more.
+    pub n_threads_batch: usize,
+    /// Size and types of the cache.
+    pub state: StateLimits,
+}
+
+/// A model ready to run.
+#[derive(Debug)]
+pub struct Executor {
+    program: Program,
+    weights: Weights,
+    state: State,
+    arena: Arena,
+    workers: Workers,
+    isa: &'static Isa,
+    batch: Batch,
+    /// Rows kind of each slot.
+    rows: Vec<Rows>,
+    /// One buffer a worker, locked by its owner for a whole pass.
+    scratch: Vec<Mutex<Vec<f32>>>,
+    options: ExecOptions,
+}
+
+impl Executor {
+    /// Puts the parts together and reserves memory for activations and cache.
+    pub fn new(
+        program: Program,
+        weights: Weights,
+        workers: Workers,
+        isa: &'static Isa,
+        options: ExecOptions,
+    ) -> Result<Self> {
+        let shapes = program.shapes();
+        let scratch_elems = program
+            .steps
+            .iter()
+            .map(|step| step.op.as_op().scratch_elems(&shapes))
+            .max();
+        let scratch_elems = scratch_elems.unwrap_or(0);
+        Ok(Self {
+            state: State::new(&program.caches, options.state)?,
+            arena: Arena::new(&program.slots, options.max_rows)?,
+            rows: program.slots.iter().map(|slot| slot.rows).collect(),
+            scratch: (0..workers.n_threads())
+                .map(|_| Mutex::new(vec![0.0; scratch_elems]))
+                .collect(),
+            batch: Batch::with_capacity(options.max_rows),
+            program,
+            weights,
+            workers,
+            isa,
+            options,
+        })
+    }
+
+    /// The sequences and their cache.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The same, to remove sequences.
+    pub fn state_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+
+    /// The weights.
+    #[must_use]
+    pub fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    /// The program.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Logits of the last pass, `f32[n_outputs, n_vocab]`, in the order in which its items asked.
+    #[must_use]
+    pub fn logits(&self) -> &[f32] {
+        self.arena
+            .rows(self.program.logits, 0..self.batch.outputs.len())
+    }
+
+    /// Computes one pass. `poll` is called every now and then while it runs and may stop it.
+    ///
+    /// # Errors
+    /// [`Error::BadRequest`] or [`Error::ContextFull`] before anything is computed;
+    /// [`Error::Interrupted`]; [`Error::NonFiniteActivation`] names the first op whose output is
+    /// not finite. After an error every sequence ends where the pass began.
+    pub fn forward(
+        &mut self,
+        items: &[BatchItem],
+        poll: &mut dyn FnMut() -> Control,
+    ) -> Result<()> {
+        self.check(items)?;
+        self.state.admit(items, &mut self.batch)?;
+        let result = self.walk(poll, None).and_then(|()| self.check_finite(poll));
+        if result.is_err() {
+            self.state.retract(&self.batch);
+            self.batch.clear();
+        }
+        result
+    }
+
+    fn check(&self, items: &[BatchItem]) -> Result<()> {
+        let bad = |name: &str, found: usize, expected: String| {
+            Err(Error::BadRequest {
+                name: name.into(),
+                found: found.to_string(),
+                expected,
+            })
+        };
+        let max_rows = self.options.max_rows;
+        if items.is_empty() || items.len() > max_rows {
+            return bad("tokens in a pass", items.len(), format!("1 to {max_rows}"));
+        }
+        let n_embeddings = self.program.n_embeddings();
+        match items
+            .iter()
+            .find(|item| item.token as usize >= n_embeddings)
+        {
+            Some(item) => bad(
+                "token",
+                item.token as usize,
+                format!("an id below {n_embeddings}"),
+            ),
+            None => Ok(()),
+        }
+    }
+
+    /// All workers walk the program. With `trace`, the first op that wrote something not finite
+    /// is named there.
+    fn walk(
+        &self,
+        poll: &mut dyn FnMut() -> Control,
+        trace: Option<&Mutex<Option<String>>>,
+    ) -> Result<()> {
+        let n_workers = match self.batch.rows.len() {
+            1 => self.options.n_threads,
+            _ => self.options.n_threads_batch,
+        };
+        let pass = Pass {
+            weights: &self.weights,
+            vector: self.isa.vector,
+            batch: &self.batch,
+            state: &self.state,
+            arena: &self.arena,
+            rows: &self.rows,
+        };
+        let job = |team: &Team<'_>| {
+            let buffer = &self.scratch[team.worker().0];
+            let mut scratch = buffer.lock().unwrap_or_else(PoisonError::into_inner);
+            for step in &self.program.steps {
+                if !run_op(step.op.as_op(), &pass, team, &mut scratch) {
+                    return;
+                }
+                if let Some(found) = trace {
+                    if team.worker().0 == 0 {
+                        note_first_bad(step, &pass, found);
+                    }
+                    if !team.barrier() {
+                        return;
+                    }
+                }
+            }
+        };
+        self.workers.run(n_workers, &job, poll)
+    }
+
+    /// Looks at the logits; when they are not finite, walks again and names where that began.
+    fn check_finite(&self, poll: &mut dyn FnMut() -> Control) -> Result<()> {
+        if self.isa.vector.all_finite(self.logits()) {
+            return Ok(());
+        }
+        let first = Mutex::new(None);
+        self.walk(poll, Some(&first))?;
+        let place = first.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Err(Error::NonFiniteActivation {
+            place: place.unwrap_or_else(|| "the logits".into()),
+        })
+    }
+}
+
+/// Runs one op's phases; false when the pass was stopped at a barrier.
+fn run_op(op: &dyn Op, pass: &Pass<'_>, team: &Team<'_>, scratch: &mut [f32]) -> bool {
+    let mut index = 0;
+    while let Some(phase) = op.phase(index, pass) {
+        match phase {
+            Phase::Quantize(slot) => {
+                let n_rows = pass.n_rows(slot.id());
+                pass.arena.quantize(team, slot.id(), n_rows, pass.vector);
+            }
+            Phase::Store(cache) => {
+                pass.state
+                    .for_each_store(cache, pass.batch, team, |run, head, k, v| {
+                        op.store(run, head, k, v, pass);
+                    });
+            }
+            Phase::Tiles(n_grids) => pass.arena.for_each_tile(
+                team,
+                n_grids,
+                |i| op.grid(i, pass),
+                |i, tile| op.fill(i, tile, pass, scratch),
+            ),
+        }
+        if !team.barrier() {
+            return false;
+        }
+        index += 1;
+    }
+    true
+}
+
+/// Notes the step if it is the first whose output has a value that is not finite.
+fn note_first_bad(step: &Step, pass: &Pass<'_>, found: &Mutex<Option<String>>) {
+    let finite = written_slots(&step.op).iter().all(|&slot| {
+        pass.vector
+            .all_finite(pass.arena.rows(slot, 0..pass.n_rows(slot)))
+    });
+    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+    if !finite && found.is_none() {
+        *found = Some(format!("{} ({})", step.label, step.op.name()));
+    }
+}
+
+fn written_slots(op: &AnyOp) -> Vec<SlotId> {
+    let mut slots = Vec::new();
+    op.visit(&mut |_, operand| {
+        if let Use::Write(slot) | Use::Update(slot) = operand {
+            slots.push(slot);
+        }
+    });
+    slots
+}

@@ -1,0 +1,85 @@
+//! The machine: nodes, cores, memory and distances, and which CPU each worker is to run on.
+//!
+//! Values only: nothing here pins a thread, allocates node memory or assumes where `/sys` is.
+//! `read` fills a [`Topology`] from a tree of files, `pins` chooses CPUs from it; called by the
+//! engine before anything is loaded, and by `numamirror topology`.
+
+mod cpu_list;
+mod pins;
+mod read;
+
+pub use cpu_list::{format_cpu_list, parse_cpu_list};
+pub use pins::{MAX_THREADS, Pin, ThreadPlan, allowed_cpus, plan_pins};
+pub use read::available_memory_bytes;
+
+/// The kernel's number of a memory node. Numbers may have gaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u32);
+
+/// The kernel's number of a logical CPU. Numbers may have gaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CpuId(pub u32);
+
+/// A physical core: the logical CPUs that share its execution units.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Core {
+    /// The node whose memory is local to the core.
+    pub node: NodeId,
+    /// SMT siblings, ascending, never empty.
+    pub cpus: Vec<CpuId>,
+}
+
+/// A memory node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The kernel's number.
+    pub id: NodeId,
+    /// Online CPUs of the node, ascending; empty for a node of memory only.
+    pub cpus: Vec<CpuId>,
+    /// Memory of the node; 0 for a node of CPUs only.
+    pub total_bytes: u64,
+    /// Memory of the node that nobody uses, page cache not counted.
+    pub free_bytes: u64,
+    /// Relative access cost to each node (10 is local); empty when the kernel does not say.
+    pub distances: Vec<(NodeId, u32)>,
+}
+
+/// Nodes and cores of a machine, online CPUs only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// By ascending id, never empty.
+    pub nodes: Vec<Node>,
+    /// By node, then by first CPU.
+    pub cores: Vec<Core>,
+}
+
+impl Topology {
+    /// Physical cores as far as `allowed` goes: each with its allowed CPUs only, none empty.
+    ///
+    /// Returns: the cores by node, then by first CPU.
+    #[must_use]
+    pub fn physical_cores(&self, allowed: &[CpuId]) -> Vec<Core> {
+        let restricted = self.cores.iter().map(|core| Core {
+            node: core.node,
+            cpus: core
+                .cpus
+                .iter()
+                .copied()
+                .filter(|cpu| allowed.contains(cpu))
+                .collect(),
+        });
+        restricted.filter(|core| !core.cpus.is_empty()).collect()
+    }
+
+    /// All online CPUs, ascending.
+    #[must_use]
+    pub fn online_cpus(&self) -> Vec<CpuId> {
+        let mut cpus: Vec<_> = self
+            .cores
+            .iter()
+            .flat_map(|core| core.cpus.clone())
+            .collect();
+        cpus.sort_unstable();
+        cpus
+    }
+}
