@@ -135,7 +135,8 @@ def round_activations(x: Float) -> Float:
     inverse = np.divide(np.float32(127), amax, out=np.zeros_like(amax), where=amax > 0)
     codes = np.rint(blocks * inverse).astype(np.float64)
     scale = (amax / np.float32(127)).astype(np.float64)
-    return (codes * scale).reshape(x.shape)
+    decoded: Float = (codes * scale).reshape(x.shape)
+    return decoded
 
 
 def round_cache(x: Float, cache: CacheType) -> Float:
@@ -147,7 +148,8 @@ def round_cache(x: Float, cache: CacheType) -> Float:
 def rms_norm(x: Float, weight: Float, eps: float) -> Float:
     """`x / sqrt(mean(x^2) + eps) * weight` over the last axis."""
     mean_square = np.mean(x * x, axis=-1, keepdims=True)
-    return x / np.sqrt(mean_square + eps) * weight
+    normed: Float = x / np.sqrt(mean_square + eps) * weight
+    return normed
 
 
 def silu(x: Float) -> Float:

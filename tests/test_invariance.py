@@ -50,14 +50,14 @@ def write_tiny(folder: Path, quant: str) -> Path:
 
 
 def load(path: Path, threads: int, chunk_tokens: int, cache_type: str = "f16") -> numamirror.Model:
-    """Load for three sequences of up to `LONG_TOKENS`."""
+    """Load with room for three sequences of the longest kind."""
     return numamirror.load(
         path,
         threads=threads,
         threads_batch=threads,
         ubatch_size=chunk_tokens,
         parallel=3,
-        ctx_size=4096,
+        ctx_size=1344,
         cache_type_k=cache_type,
         cache_type_v=cache_type,
     )

@@ -92,7 +92,7 @@ def test_floats_of_every_kind_decode_as_in_gguf(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(QUANTS))
 def test_names_and_forms_are_listed_once(name: str) -> None:
-    forms = [form["name"] for form in _core.packed_forms()]
+    forms = _core.packed_forms()
     assert len(forms) == len(set(forms))
     assert QUANTS[name]["form"] in forms
 
@@ -105,8 +105,8 @@ def test_quant_types_are_listed_once() -> None:
 
 
 def test_instruction_sets_are_listed_once_and_scalar_first() -> None:
-    names = [isa["name"] for isa in _core.isas()]
-    assert names[0] == "scalar"
+    names = [name for name, _ in _core.isas()]
+    assert _core.isas()[0] == ("scalar", True)
     assert len(names) == len(set(names))
 
 

@@ -55,7 +55,7 @@ def check_against_reference(
         family: Its bounds: `block` when any matrix is block-quantized.
         cache_type: Cache of the engine and of the `rounded` variant.
     """
-    options = {"cache_type_k": cache_type, "cache_type_v": cache_type}
+    options: dict[str, Any] = {"cache_type_k": cache_type, "cache_type_v": cache_type}
     with numamirror.load(path, ctx_size=64, threads=2, **options) as model:
         ids = feeding.random_ids(model.n_vocab, PROMPTS * PROMPT_TOKENS)
         prompts = [ids[i::PROMPTS] for i in range(PROMPTS)]

@@ -26,7 +26,7 @@ class TestLlama(ArchitectureChecks):
     """Every shape below in every weight type."""
 
     @staticmethod
-    def write(path: Path, **shape: object) -> Path:  # type: ignore[override]
+    def write(path: Path, **shape: object) -> Path:
         """A tiny model, two layers and odd row counts unless the shape says otherwise."""
         base = {
             "n_layer": N_LAYER,
