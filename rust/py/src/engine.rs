@@ -192,8 +192,17 @@ impl Engine {
 }
 
 impl Engine {
+    /// The executor, for a caller that has let go of the GIL.
     fn lock(&self) -> MutexGuard<'_, Executor> {
         self.executor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The executor, for a caller that has the GIL: it lets go of it while it waits, since the
+    /// one that runs a pass asks for the GIL now and then.
+    fn lock_with_gil(&self, py: Python<'_>) -> MutexGuard<'_, Executor> {
+        self.executor
+            .lock_py_attached(py)
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
