@@ -10,6 +10,20 @@ from typing import Any, TypedDict, final
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = [
+    "Engine",
+    "dequantize",
+    "isa",
+    "isas",
+    "memory_needs",
+    "op_schema",
+    "packed_bytes",
+    "packed_forms",
+    "quant_types",
+    "topology",
+    "verify_program",
+]
+
 class _QuantType(TypedDict):
     name: str
     ggml_id: int
