@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from numamirror import _core, archs
+from numamirror.placement import MemoryNeeds
 from numamirror.plan import Plan
 from numamirror.program import Builder, Op, Program, Rows, Tensor, Value
 
@@ -34,20 +35,6 @@ class Limits:
     n_ubatch: int
     cache_type_k: str
     cache_type_v: str
-
-
-@dataclass(frozen=True)
-class MemoryNeeds:
-    """Bytes that a program takes: packed weights, cache, activations."""
-
-    weights_bytes: int
-    cache_bytes: int
-    activation_bytes: int
-
-    @property
-    def total_bytes(self) -> int:
-        """All of it."""
-        return self.weights_bytes + self.cache_bytes + self.activation_bytes
 
 
 def compile_program(plan: Plan) -> Program:

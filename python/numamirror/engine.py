@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from numamirror import _core
 from numamirror.chat_template import ChatTemplate
-from numamirror.compile import Limits, MemoryNeeds, compile_program, memory_needs
+from numamirror.compile import Limits, compile_program, memory_needs
 from numamirror.errors import (
     ContextFullError,
     ModelFileError,
@@ -28,7 +28,7 @@ from numamirror.errors import (
     UnsupportedError,
 )
 from numamirror.gguf_file import ModelFile, open_model
-from numamirror.placement import Placement, check_fits, place
+from numamirror.placement import MemoryNeeds, Placement, check_fits, place
 from numamirror.plan import Plan, make_plan
 from numamirror.program import Program
 from numamirror.sampling import Candidates, SamplingSettings
@@ -39,6 +39,7 @@ DEFAULT_CTX_SIZE = 4096
 
 _GIB = 1 << 30
 _HUGE_PAGE_BYTES = 2 << 20
+_FIRST_OWN_SEQUENCE = 1 << 31
 
 LoadProgress = Callable[[int, int], None]
 """Receives the file bytes done and the bytes in all."""
@@ -190,7 +191,7 @@ class Model:
         self.model_file.require_complete()
         check_fits(self.needs, _core.topology()["available_bytes"])
         self._engine: _core.Engine | None = self._load(progress)
-        self._sequence_ids = itertools.count(1)
+        self._sequence_ids = itertools.count(_FIRST_OWN_SEQUENCE)
 
     def _read_tokenizer(self) -> None:
         """A file whose tokenizer can't be used still runs; text is refused with the reason."""
@@ -291,7 +292,7 @@ class Model:
         """One pass over (sequence, position, token, wants logits), in any order of sequences.
 
         Positions of a sequence must be consecutive and start no later than its end; what it held
-        from there on is replaced.
+        from there on is replaced. Numbers from 2^31 on are the model's own.
 
         Returns:
             float32[n_wanted, n_vocab], in the order in which the batch asked.

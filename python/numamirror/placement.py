@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from numamirror import _core
 from numamirror.errors import OutOfNodeMemoryError
 from numamirror.plan import Plan
-
-if TYPE_CHECKING:
-    from numamirror.compile import MemoryNeeds
 
 DEFAULT_BUFFER = "CPU"
 """Buffer type of every tensor for now: one copy in the process's own memory."""
@@ -56,6 +52,20 @@ class Placement:
             f"{sum(t.packed_bytes for t in group) / _GIB:.3f} GiB packed"
             for (buffer, kind), group in groups.items()
         )
+
+
+@dataclass(frozen=True)
+class MemoryNeeds:
+    """Bytes that a program takes: packed weights, cache, activations."""
+
+    weights_bytes: int
+    cache_bytes: int
+    activation_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return self.weights_bytes + self.cache_bytes + self.activation_bytes
 
 
 def place(plan: Plan) -> Placement:

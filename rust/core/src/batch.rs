@@ -4,7 +4,9 @@
 //! position. Holds that order, the cache blocks that the pass writes, and which rows' logits are
 //! wanted. Knows neither weights nor ops; `state.rs` fills it, ops read it.
 
-use crate::state::BlockId;
+/// One block of the cache's pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockId(pub(crate) u32);
 
 /// One token of a forward pass, as the caller gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 use serde::Deserialize;
 
-use crate::batch::{Batch, BatchItem, Row, Run};
+use crate::batch::{Batch, BatchItem, BlockId, Row, Run};
 use crate::error::{Error, Result};
 use crate::isa::vector::{BLOCK_POSITIONS, CacheMut, CacheRef};
 use crate::memory::Mapping;
@@ -27,10 +27,6 @@ const PART_ALIGN: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(transparent)]
 pub struct CacheId(pub u32);
-
-/// One block of the pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BlockId(u32);
 
 /// Shape of one attention layer's cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

@@ -10,9 +10,8 @@ use super::operand::{Cache, Count, Positive, Read, Write, operands};
 use super::shapes::equal;
 use super::{Op, Pass, Phase, Shapes};
 use crate::arena::{Grid, Rows, Tile};
-use crate::batch::Run;
+use crate::batch::{BlockId, Run};
 use crate::isa::vector::{AttendBlock, BLOCK_POSITIONS, CacheMut, Partial, attend_scratch_elems};
-use crate::state::BlockId;
 
 /// Absolute positions of one partial result. Part of the results' definition: another value
 /// gives other roundings.
