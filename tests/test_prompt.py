@@ -100,12 +100,11 @@ def test_malformed_prompts_are_refused(prompt: Any, words: str) -> None:  # noqa
 
 @pytest.mark.parametrize("template", [None, TEMPLATE])
 @pytest.mark.parametrize(
-    ("prompt", "options"),
-    [("x", {"system_prompt": "s"}), ([{"role": "user", "content": "x"}], {})],
+    ("prompt", "system_prompt"), [("x", "s"), ([{"role": "user", "content": "x"}], None)]
 )
 def test_what_needs_a_template_says_so(
-    template: str | None, prompt: str | list[dict[str, object]], options: dict[str, str]
+    template: str | None, prompt: str | list[dict[str, object]], system_prompt: str | None
 ) -> None:
     raw = template is not None
     with pytest.raises(RequestError, match="chat template"):
-        prompt_ids(TextModel(template), prompt, raw=raw, **options)
+        prompt_ids(TextModel(template), prompt, raw=raw, system_prompt=system_prompt)
