@@ -157,6 +157,9 @@ class SandboxEnvironment(ImmutableSandboxedEnvironment):
             return False
         return super().is_safe_attribute(obj, attr, value)
 
+    def wrap_str_format(self, value: Any) -> None:  # noqa: ANN401
+        """Leaves `str.format` to `is_safe_attribute`, which refuses it: its result can be huge."""
+
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401
         """An arithmetic operator, its result bounded before it is computed."""
         numbers = isinstance(left, int | float) and isinstance(right, int | float)
