@@ -17,7 +17,7 @@ def test_timing_lines_are_word_for_word_those_of_llama_cpp() -> None:
     timings = report.Timings(
         prompt_tokens=24,
         prompt_ms=925.78,
-        generation_tokens=31,
+        generation_runs=31,
         generation_ms=4178.32,
         total_ms=5211.06,
     )

@@ -201,18 +201,25 @@ class Model:
             "the model has no tokenizer: text can't be read or written",
             hint="bench, plan and Model.logits work with token ids",
         )
+        self._chat_template: ChatTemplate | None = None
+        self._no_template: NumaMirrorError | None = None
         try:
-            self.tokenizer = Tokenizer.from_metadata(metadata)
-        except UnsupportedError as error:
+            self.tokenizer = self._checked_tokenizer(Tokenizer.from_metadata(metadata))
+        except NumaMirrorError as error:
             self._no_text = error
-        if self.tokenizer is not None and self.tokenizer.n_tokens > self.n_vocab:
+        try:
+            source = read_template(self.options.chat_template_file)
+            self._chat_template = ChatTemplate.from_metadata(metadata, source)
+        except ModelFileError as error:
+            self._no_template = error
+
+    def _checked_tokenizer(self, tokenizer: Tokenizer | None) -> Tokenizer | None:
+        if tokenizer is not None and tokenizer.n_tokens > self.n_vocab:
             raise ModelFileError(
-                f"tokenizer.ggml.tokens: {self.tokenizer.n_tokens} tokens for an embedding of "
+                f"tokenizer.ggml.tokens: {tokenizer.n_tokens} tokens for an embedding of "
                 f"{self.n_vocab} rows"
             )
-        self.chat_template = ChatTemplate.from_metadata(
-            metadata, read_template(self.options.chat_template_file)
-        )
+        return tokenizer
 
     def _load(self, progress: LoadProgress | None) -> _core.Engine:
         records = self.model_file.tensors
@@ -241,6 +248,17 @@ class Model:
         if self._engine is None:
             raise RequestError("the model is closed")
         return self._engine
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """The chat template; None when there is none.
+
+        Raises:
+            ModelFileError: There is one that can't be used.
+        """
+        if self._no_template is not None:
+            raise self._no_template
+        return self._chat_template
 
     @property
     def n_vocab(self) -> int:

@@ -20,7 +20,9 @@ Prompt = str | Sequence[Mapping[str, object]] | Sequence[int]
 class PromptModel(Protocol):
     """What a prompt needs of a model; see `engine.Model`."""
 
-    chat_template: ChatTemplate | None
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """The template, None for none, or an error that says why it can't be used."""
 
     @property
     def n_vocab(self) -> int:

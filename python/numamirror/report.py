@@ -70,7 +70,7 @@ class Timings:
 
     prompt_tokens: int
     prompt_ms: float
-    generation_tokens: int
+    generation_runs: int
     generation_ms: float
     total_ms: float
 
@@ -80,11 +80,11 @@ def timing_lines(timings: Timings) -> list[str]:
 
     Source: llama_perf_context_print in llama.cpp's src/llama-context.cpp.
     """
-    n_total = timings.prompt_tokens + timings.generation_tokens
+    n_total = timings.prompt_tokens + timings.generation_runs
     prompt = _per_token(timings.prompt_ms, timings.prompt_tokens)
-    generation = _per_token(timings.generation_ms, timings.generation_tokens)
+    generation = _per_token(timings.generation_ms, timings.generation_runs)
     prompt_count = f"{timings.prompt_ms:10.2f} ms / {timings.prompt_tokens:5d} tokens"
-    generation_count = f"{timings.generation_ms:10.2f} ms / {timings.generation_tokens:5d} runs  "
+    generation_count = f"{timings.generation_ms:10.2f} ms / {timings.generation_runs:5d} runs  "
     return [
         f"prompt eval time = {prompt_count} {prompt}",
         f"       eval time = {generation_count} {generation}",

@@ -154,6 +154,15 @@ FLAGS: tuple[Flag, ...] = (
         destination=_GENERATE,
     ),
     Flag(
+        "parse-special",
+        "with --raw: control tokens in the prompt are what they are, not text",
+        group="prompt",
+        commands=("generate",),
+        kind=values.SWITCH,
+        default=False,
+        destination=_GENERATE,
+    ),
+    Flag(
         "chat-template-file",
         "Jinja template to use in place of the model's own",
         group="prompt",

@@ -32,6 +32,8 @@ def run(arguments: Arguments) -> int:
     with loaded_model(arguments) as model:
         if not is_quiet:
             report.facts([("seed", str(options["seed"]))])
+            if not options["raw"] and model.chat_template is None:
+                report.note("the model has no chat template: the prompt is continued as it is")
         start = time.perf_counter()
         last = _print_text(model, prompt, options, is_quiet)
         total_ms = 1e3 * (time.perf_counter() - start)
@@ -77,12 +79,9 @@ def _say_why_it_ended(last: GenerationRecord, model: Model) -> None:
 def _timings(last: GenerationRecord, total_ms: float) -> report.Timings:
     return report.Timings(
         prompt_tokens=last.prompt_tokens,
-        prompt_ms=_elapsed_ms(last.prompt_tokens, last.prompt_tps),
-        generation_tokens=last.generation_tokens,
-        generation_ms=_elapsed_ms(last.generation_tokens, last.generation_tps),
+        prompt_ms=last.prompt_ms,
+        # the first token comes of the prompt's pass
+        generation_runs=max(last.generation_tokens - 1, 0),
+        generation_ms=last.generation_ms,
         total_ms=total_ms,
     )
-
-
-def _elapsed_ms(n_tokens: int, tokens_per_second: float) -> float:
-    return 1e3 * n_tokens / tokens_per_second if tokens_per_second > 0 else 0.0
