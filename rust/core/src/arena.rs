@@ -174,7 +174,7 @@ impl Arena {
             grid.n_rows.div_ceil(grid.row_step) * width.div_ceil(grid.col_step)
         };
         let total = (0..n_grids).map(|i| count(&grid(i))).sum();
-        while let Some(mut item) = team.next_chunk(total) {
+        while let Some(mut item) = team.next_item(total) {
             let mut index = 0;
             let mut cut = grid(index);
             while item >= count(&cut) {
@@ -217,7 +217,7 @@ impl Arena {
     ) {
         let width = self.width(slot);
         let n_blocks = width / Q8_BLOCK_ELEMS;
-        while let Some(row) = team.next_chunk(n_rows) {
+        while let Some(row) = team.next_item(n_rows) {
             let place = self.quantized;
             // SAFETY: each row is claimed by one worker a phase and rows do not overlap; the
             // three arrays were laid out for `max_rows` rows of the widest slot; nothing reads

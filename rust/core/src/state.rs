@@ -346,7 +346,7 @@ impl State {
     ) {
         let layer = self.layers[cache.0 as usize];
         let n_heads = layer.spec.n_head_kv as usize;
-        while let Some(item) = team.next_chunk(batch.runs.len() * n_heads) {
+        while let Some(item) = team.next_item(batch.runs.len() * n_heads) {
             let (run, head) = (&batch.runs[item / n_heads], item % n_heads);
             let (k_type, v_type) = (self.limits.k_type, self.limits.v_type);
             // SAFETY: the team hands out each item once a phase, no two runs of a batch have the
