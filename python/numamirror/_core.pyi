@@ -10,18 +10,26 @@ from typing import Any, TypedDict, final
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = [
+    "Engine",
+    "dequantize",
+    "isa",
+    "isas",
+    "memory_needs",
+    "op_schema",
+    "packed_bytes",
+    "packed_forms",
+    "quant_types",
+    "topology",
+    "verify_program",
+]
+
 class _QuantType(TypedDict):
     name: str
     ggml_id: int
     block_elems: int
     block_bytes: int
     form: str | None
-
-class _Field(TypedDict):
-    name: str
-    kind: str
-    optional: bool
-    fields: list[_Field]
 
 class _Node(TypedDict):
     id: int
@@ -56,8 +64,11 @@ def isa() -> str:
         UnsupportedError: `NUMAMIRROR_ISA` or `NUMAMIRROR_REQUIRE_ISA` names one that is not there.
     """
 
-def op_schema() -> dict[str, list[_Field]]:
-    """Ops and their fields, kinds and order as a program's JSON has them."""
+def op_schema() -> dict[str, list[dict[str, Any]]]:
+    """Ops and their fields, in the order of their declaration.
+
+    A field has `name`, `kind`, `optional` and, for kinds `list` and `records`, `fields`.
+    """
 
 def dequantize(type_name: str, data: bytes) -> bytes:
     """Exact values of whole blocks, as the bytes of a float32 array.

@@ -128,19 +128,19 @@ class Program:
             f"{key}={self._operand(fields[key], value)}" for key, value in operands.items()
         )
 
-    def _operand(self, kind: Mapping[str, Any], value: Any) -> str:  # noqa: ANN401 - any JSON
-        match kind["kind"]:
+    def _operand(self, field: Mapping[str, Any], value: Any) -> str:  # noqa: ANN401 - any JSON
+        match field["kind"]:
             case "read" | "write" | "update":
                 return f"%{value}"
             case "vector" | "matrix":
-                return self.tensors[value].name
+                return str(self.tensors[value].name)
             case "records":
-                nested = {f["name"]: f for f in kind["fields"]}
+                fields = {f["name"]: f for f in field["fields"]}
                 records = (
-                    " ".join(f"{k}={self._operand(nested[k], v)}" for k, v in record.items())
+                    " ".join(f"{k}={self._operand(fields[k], v)}" for k, v in record.items())
                     for record in value
                 )
-                return "[" + "; ".join(records) + "]"
+                return f"[{'; '.join(records)}]"
             case "list" if len(value) > 3:
                 return f"[{value[0]:g}, {value[1]:g}, … {len(value)}]"
             case _:
@@ -188,15 +188,16 @@ class Builder:
 
     def linear(self, x: Value, *weights: str) -> tuple[Value, ...]:
         """Products of `x` with each weight, plus its bias when there is one."""
-        products = []
+        products, outs = [], []
         for name in weights:
             weight = self._tensor(f"{name}.weight")
-            product = {"weight": weight, "out": self._value(weight.n_rows, x.rows)}
+            outs.append(self._value(weight.n_rows, x.rows))
+            product: dict[str, Tensor | Value] = {"weight": weight, "out": outs[-1]}
             if self.has(f"{name}.bias"):
                 product["bias"] = self._tensor(f"{name}.bias")
             products.append(product)
         self._emit("linear", ", ".join(weights), input=x, products=products)
-        return tuple(product["out"] for product in products)
+        return tuple(outs)
 
     def rope_angles(
         self, frequencies: Sequence[float], factors: str | None = None, magnitude: float = 1.0

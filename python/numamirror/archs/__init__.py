@@ -95,12 +95,14 @@ def find(name: str) -> Architecture:
     raise UnsupportedError(f"architecture {name!r} is not supported; known: {', '.join(names())}")
 
 
-def rows_of(file: ModelFile, name: str) -> int:
-    """Rows of a tensor that the file must have, such as the embedding: the size of the vocabulary.
+def vocab_size(file: ModelFile) -> int:
+    """Size of the vocabulary: `<architecture>.vocab_size`, else the rows of the embedding.
 
     Raises:
-        ModelFileError: The file has no such tensor.
+        ModelFileError: The file has no embedding, or the key is no positive integer.
     """
-    if name not in file.tensors:
-        raise ModelFileError(f"{file.paths[0]}: tensor {name} is missing")
-    return file.tensors[name].shape[0]
+    if "token_embd.weight" not in file.tensors:
+        raise ModelFileError(f"{file.paths[0]}: tensor token_embd.weight is missing")
+    prefix = file.metadata.get_str("general.architecture")
+    n_rows = file.tensors["token_embd.weight"].shape[0]
+    return file.metadata.get_int(f"{prefix}.vocab_size", n_rows, minimum=1)

@@ -77,7 +77,7 @@ def read_config(file: ModelFile) -> Config:
         ),
         rope_freq_base=meta.get_float("llama.rope.freq_base", 10000.0, above=0),
         rope_scaling_factor=_scaling_factor(file),
-        vocab_size=archs.rows_of(file, "token_embd.weight"),
+        vocab_size=archs.vocab_size(file),
     )
 
 

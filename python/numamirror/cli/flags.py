@@ -308,7 +308,7 @@ FLAGS: tuple[Flag, ...] = (
         commands=("generate", "plan"),
         kind=values.CTX_SIZE,
         short="-c",
-        default=4096,
+        default_note="4096, or the model's own if that is less",
         destination=_LOAD,
     ),
     Flag(

@@ -41,6 +41,9 @@ def loaded_model(arguments: Arguments, **options: object) -> Iterator[Model]:
     with model:
         if is_shown:
             report.facts(header(model))
+            n_trained = model.plan.config.context_length
+            if model.n_ctx > n_trained:
+                report.note(f"the model was trained for a context of {n_trained} tokens")
             if arguments.own.verbose:
                 report.line(model.placement.describe())
         yield model

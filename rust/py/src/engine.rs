@@ -21,6 +21,7 @@ use numamirror_core::weights::Layout;
 use numamirror_core::workers::Workers;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
 
 use crate::enter::enter;
 use crate::errors;
@@ -124,7 +125,7 @@ impl Engine {
 
     /// Bytes of the packed weights, and how many of them lie in huge pages.
     fn weight_pages(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
-        let executor = self.lock();
+        let executor = self.lock_with_gil(py);
         let report = errors::map(py, executor.weights().memory().page_report())?;
         Ok((report.resident_bytes, report.huge_bytes))
     }
@@ -145,7 +146,7 @@ impl Engine {
 
     /// Copies the last pass's logits into a float32 array of `[n_outputs, n_vocab]` elements.
     fn copy_logits(&self, py: Python<'_>, into: PyBuffer<f32>) -> PyResult<()> {
-        into.copy_from_slice(py, self.lock().logits())
+        into.copy_from_slice(py, self.lock_with_gil(py).logits())
     }
 
     /// Ids and logits of the best next tokens after the `output`-th row of the last pass;
@@ -158,7 +159,7 @@ impl Engine {
         recent: Vec<u32>,
         penalties: (f32, f32, f32),
     ) -> PyResult<(Vec<u32>, Vec<f32>)> {
-        let executor = self.lock();
+        let executor = self.lock_with_gil(py);
         let n_vocab = executor.program().n_vocab();
         let (repeat, frequency, presence) = penalties;
         let penalties = Penalties {
@@ -180,19 +181,28 @@ impl Engine {
     }
 
     /// Positions that a sequence holds.
-    fn n_past(&self, sequence: u32) -> usize {
-        self.lock().state().n_past(sequence)
+    fn n_past(&self, py: Python<'_>, sequence: u32) -> usize {
+        self.lock_with_gil(py).state().n_past(sequence)
     }
 
     /// Forgets a sequence.
-    fn remove(&self, sequence: u32) {
-        self.lock().state_mut().remove(sequence);
+    fn remove(&self, py: Python<'_>, sequence: u32) {
+        self.lock_with_gil(py).state_mut().remove(sequence);
     }
 }
 
 impl Engine {
+    /// The executor, for a caller that has let go of the GIL.
     fn lock(&self) -> MutexGuard<'_, Executor> {
         self.executor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The executor, for a caller that has the GIL: it lets go of it while it waits, since the
+    /// one that runs a pass asks for the GIL now and then.
+    fn lock_with_gil(&self, py: Python<'_>) -> MutexGuard<'_, Executor> {
+        self.executor
+            .lock_py_attached(py)
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
