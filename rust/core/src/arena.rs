@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use crate::error::Result;
 use crate::isa::vector::VectorOps;
-use crate::memory::Mapping;
+use crate::memory::{Mapping, round_up};
 use crate::packed::{Activations, OutTile, Q8_BLOCK_ELEMS, Q8Activations};
 use crate::weights::MatrixRef;
 use crate::workers::Team;
@@ -68,16 +68,17 @@ struct QuantizedPlace {
     sum: usize,
 }
 
-/// Bytes of an arena and where each slot starts.
+/// Bytes of an arena and where each slot starts; `usize::MAX` bytes when it is larger than any
+/// memory.
 fn layout(slots: &[SlotSpec], max_rows: usize) -> (usize, Vec<Place>, QuantizedPlace) {
     let mut end = 0;
     let mut take = |bytes: usize| {
         let offset = end;
-        end += bytes.next_multiple_of(64);
+        end = round_up(bytes, 64).saturating_add(end);
         offset
     };
     let places = slots.iter().map(|slot| Place {
-        offset: take(max_rows * slot.width as usize * size_of::<f32>()),
+        offset: take(max_rows.saturating_mul(slot.width as usize * size_of::<f32>())),
         width: slot.width as usize,
     });
     let places = places.collect();
@@ -86,16 +87,16 @@ fn layout(slots: &[SlotSpec], max_rows: usize) -> (usize, Vec<Place>, QuantizedP
         .map(|slot| slot.width as usize)
         .max()
         .unwrap_or(0);
-    let n_blocks = max_rows * widest.div_ceil(Q8_BLOCK_ELEMS);
+    let n_blocks = max_rows.saturating_mul(widest.div_ceil(Q8_BLOCK_ELEMS));
     let quantized = QuantizedPlace {
-        q: take(n_blocks * Q8_BLOCK_ELEMS),
-        scale: take(n_blocks * size_of::<f32>()),
-        sum: take(n_blocks * size_of::<i32>()),
+        q: take(n_blocks.saturating_mul(Q8_BLOCK_ELEMS)),
+        scale: take(n_blocks.saturating_mul(size_of::<f32>())),
+        sum: take(n_blocks.saturating_mul(size_of::<i32>())),
     };
     (end, places, quantized)
 }
 
-/// Bytes that the arena of a program takes, without making one.
+/// Bytes that the arena of a program takes, without making one; `usize::MAX` for more than that.
 #[must_use]
 pub fn arena_bytes(slots: &[SlotSpec], max_rows: usize) -> usize {
     layout(slots, max_rows).0
@@ -174,7 +175,7 @@ impl Arena {
             grid.n_rows.div_ceil(grid.row_step) * width.div_ceil(grid.col_step)
         };
         let total = (0..n_grids).map(|i| count(&grid(i))).sum();
-        while let Some(mut item) = team.next_chunk(total) {
+        while let Some(mut item) = team.next_item(total) {
             let mut index = 0;
             let mut cut = grid(index);
             while item >= count(&cut) {
@@ -217,7 +218,7 @@ impl Arena {
     ) {
         let width = self.width(slot);
         let n_blocks = width / Q8_BLOCK_ELEMS;
-        while let Some(row) = team.next_chunk(n_rows) {
+        while let Some(row) = team.next_item(n_rows) {
             let place = self.quantized;
             // SAFETY: each row is claimed by one worker a phase and rows do not overlap; the
             // three arrays were laid out for `max_rows` rows of the widest slot; nothing reads
@@ -320,7 +321,7 @@ impl Tile<'_> {
     ///
     /// `activations` holds the tile's rows only. Columns start at a panel's first row.
     pub(crate) fn multiply(&mut self, matrix: &MatrixRef<'_>, activations: &Activations<'_>) {
-        debug_assert_eq!(matrix.n_rows(), self.width, "matrix and slot differ");
+        assert_eq!(matrix.n_rows(), self.width, "matrix and slot differ");
         let first_panel = self.cols.start / matrix.panel_rows();
         let last_panel = self.cols.end.div_ceil(matrix.panel_rows());
         for panel in first_panel..last_panel {

@@ -46,14 +46,17 @@ pub struct Run {
 }
 
 /// A pass in the order in which the engine computes it.
+///
+/// Only the state fills one: that no two runs have the same block is what lets workers store side
+/// by side.
 #[derive(Debug, Default)]
 pub struct Batch {
     /// Rows sorted by sequence, then position.
-    pub rows: Vec<Row>,
+    pub(crate) rows: Vec<Row>,
     /// The rows again, by the block they are stored in.
-    pub runs: Vec<Run>,
+    pub(crate) runs: Vec<Run>,
     /// Rows whose logits are wanted, in the order in which the caller named them.
-    pub outputs: Vec<usize>,
+    pub(crate) outputs: Vec<usize>,
 }
 
 impl Batch {
@@ -63,6 +66,24 @@ impl Batch {
             runs: Vec::with_capacity(max_rows),
             outputs: Vec::with_capacity(max_rows),
         }
+    }
+
+    /// Rows sorted by sequence, then position.
+    #[must_use]
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// The rows again, by the block they are stored in.
+    #[must_use]
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// Rows whose logits are wanted, in the order in which the caller named them.
+    #[must_use]
+    pub fn outputs(&self) -> &[usize] {
+        &self.outputs
     }
 
     pub(crate) fn clear(&mut self) {

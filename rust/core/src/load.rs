@@ -81,7 +81,7 @@ struct Piece<'a> {
 /// [`Error::Interrupted`].
 ///
 /// # Panics
-/// If there is not one source a tensor.
+/// If there is not one source a tensor, in one of the files.
 pub fn load(
     layout: Layout,
     files: &[WeightFile],
@@ -90,6 +90,10 @@ pub fn load(
     progress: &mut dyn FnMut(u64) -> Control,
 ) -> Result<Weights> {
     assert_eq!(layout.entries.len(), sources.len(), "one source a tensor");
+    assert!(
+        sources.iter().all(|source| source.file < files.len()),
+        "a source in no file"
+    );
     let mut memory = Mapping::new("weights", layout.n_bytes.max(1))?;
     let pieces = cut(&layout, sources, memory.as_mut_slice());
     let queue = Mutex::new(pieces.into_iter());
@@ -108,11 +112,9 @@ pub fn load(
             done_bytes.fetch_add(n_bytes as u64, Ordering::Relaxed);
         }
     };
-    let mut stopped = false;
     let mut poll = || {
         let control = progress(done_bytes.load(Ordering::Relaxed));
         if matches!(control, Control::Cancel) {
-            stopped = true;
             lock(&failure).get_or_insert(Error::Interrupted);
         }
         control
@@ -178,7 +180,8 @@ fn fill(piece: Piece<'_>, files: &[WeightFile], buffer: &mut Vec<u8>) -> Result<
     let row_bytes = entry.file_row_bytes();
     buffer.resize(n_rows * row_bytes, 0);
     let file = &files[source.file];
-    let offset = source.offset + (first_row * row_bytes) as u64;
+    // An offset past all files is answered by the read.
+    let offset = source.offset.saturating_add((first_row * row_bytes) as u64);
     file.file
         .read_exact_at(buffer, offset)
         .map_err(|source| Error::ReadWeights {

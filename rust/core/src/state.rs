@@ -17,11 +17,14 @@ use serde::Deserialize;
 use crate::batch::{Batch, BatchItem, BlockId, Row, Run};
 use crate::error::{Error, Result};
 use crate::isa::vector::{BLOCK_POSITIONS, CacheMut, CacheRef};
-use crate::memory::Mapping;
+use crate::memory::{Mapping, round_up};
 use crate::workers::Team;
 
 /// Alignment of each layer's part of a block, in bytes: a cache line.
 const PART_ALIGN: usize = 64;
+
+/// Most blocks of a pool: 2³² positions, as many as a `u32` counts.
+const MAX_BLOCKS: usize = (1 << 32) / BLOCK_POSITIONS;
 
 /// One attention layer's cache, by index in the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
@@ -113,17 +116,21 @@ pub struct State {
     vacant: Vec<usize>,
 }
 
-/// Bytes of one block over all layers, and each layer's place in it.
+/// Bytes of one block over all layers, and each layer's place in it; `usize::MAX` bytes when it
+/// is larger than any memory.
 fn block_layout(specs: &[CacheSpec], limits: &StateLimits) -> (usize, Vec<Layer>) {
     let mut bytes = 0;
     let layers = specs.iter().map(|&spec| {
         let part = |dim: u32, kind: CacheType| {
-            (spec.n_head_kv as usize * dim as usize * BLOCK_POSITIONS * kind.bytes())
-                .next_multiple_of(PART_ALIGN)
+            let n_elems = (spec.n_head_kv as usize).saturating_mul(dim as usize);
+            round_up(
+                n_elems.saturating_mul(BLOCK_POSITIONS * kind.bytes()),
+                PART_ALIGN,
+            )
         };
         let k_offset = bytes;
-        let v_offset = k_offset + part(spec.k_dim, limits.k_type);
-        bytes = v_offset + part(spec.v_dim, limits.v_type);
+        let v_offset = part(spec.k_dim, limits.k_type).saturating_add(k_offset);
+        bytes = part(spec.v_dim, limits.v_type).saturating_add(v_offset);
         Layer {
             spec,
             k_offset,
@@ -134,22 +141,34 @@ fn block_layout(specs: &[CacheSpec], limits: &StateLimits) -> (usize, Vec<Layer>
     (bytes, layers)
 }
 
-/// Bytes that a cache for `limits` takes, without making one.
+/// Bytes that a cache for `limits` takes, without making one; `usize::MAX` for more than that.
 #[must_use]
 pub fn cache_bytes(specs: &[CacheSpec], limits: &StateLimits) -> usize {
-    n_blocks(limits) * block_layout(specs, limits).0
+    n_blocks(limits).saturating_mul(block_layout(specs, limits).0)
 }
 
 fn n_blocks(limits: &StateLimits) -> usize {
-    limits.n_ctx.div_ceil(BLOCK_POSITIONS) * limits.n_parallel
+    let a_sequence = limits.n_ctx.div_ceil(BLOCK_POSITIONS);
+    a_sequence.saturating_mul(limits.n_parallel)
 }
 
 impl State {
     /// Reserves the pool that `specs` and `limits` need.
+    ///
+    /// # Errors
+    /// [`Error::BadRequest`] for a context of nothing or of more than 2³² positions in all;
+    /// [`Error::OutOfMemory`].
     pub fn new(specs: &[CacheSpec], limits: StateLimits) -> Result<Self> {
-        let (block_bytes, layers) = block_layout(specs, &limits);
         let n_blocks = n_blocks(&limits);
-        let memory = Mapping::new("the cache", (n_blocks * block_bytes).max(1))?;
+        if !(1..=MAX_BLOCKS).contains(&n_blocks) {
+            return Err(Error::BadRequest {
+                name: "context".into(),
+                found: format!("{} sequences of {}", limits.n_parallel, limits.n_ctx),
+                expected: format!("1 to {} positions in all", MAX_BLOCKS * BLOCK_POSITIONS),
+            });
+        }
+        let (block_bytes, layers) = block_layout(specs, &limits);
+        let memory = Mapping::new("the cache", cache_bytes(specs, &limits).max(1))?;
         let free = (0..n_blocks as u32).rev().map(BlockId).collect();
         Ok(Self {
             memory,
@@ -172,8 +191,7 @@ impl State {
     }
 
     /// Heads that the cache's keys and values have.
-    #[must_use]
-    pub fn n_head_kv(&self, cache: CacheId) -> usize {
+    pub(crate) fn n_head_kv(&self, cache: CacheId) -> usize {
         self.layers[cache.0 as usize].spec.n_head_kv as usize
     }
 
@@ -187,59 +205,82 @@ impl State {
     }
 
     /// Admits a pass: orders its items into `batch`, takes the blocks it needs, or refuses it
-    /// whole and leaves every sequence as it was.
+    /// whole and leaves `batch` and every sequence as they were.
     ///
     /// In each sequence positions must be consecutive and start no later than its end; what it
     /// held from there on is replaced.
+    ///
+    /// # Errors
+    /// [`Error::BadRequest`] for a position out of order; [`Error::ContextFull`].
     pub fn admit(&mut self, items: &[BatchItem], batch: &mut Batch) -> Result<()> {
-        batch.clear();
         let mut order: Vec<usize> = (0..items.len()).collect();
         order.sort_by_key(|&i| (items[i].sequence, items[i].position));
         let sorted: Vec<BatchItem> = order.iter().map(|&i| items[i]).collect();
         let groups = || sorted.chunk_by(|a, b| a.sequence == b.sequence);
-        let mut wanted_blocks = 0;
+        let (mut wanted_blocks, mut free_blocks) = (0, self.free.len());
         for group in groups() {
-            wanted_blocks += self.check_group(group)?;
+            let (needed, held) = self.check_group(group)?;
+            wanted_blocks += needed.saturating_sub(held);
+            free_blocks += held.saturating_sub(needed);
         }
-        if wanted_blocks > self.free.len() {
+        if wanted_blocks > free_blocks {
             return Err(Error::ContextFull {
-                wanted: items.len(),
-                room: self.free.len() * BLOCK_POSITIONS,
+                wanted: wanted_blocks * BLOCK_POSITIONS,
+                room: free_blocks * BLOCK_POSITIONS,
             });
+        }
+        batch.clear();
+        // All give back what they no longer need before anyone takes.
+        for group in groups() {
+            if let Some(&i) = self.index.get(&group[0].sequence) {
+                self.cut(i, group[0].position as usize + group.len());
+            }
         }
         for group in groups() {
             self.append_group(group, batch);
         }
         let mut row_of = vec![0; items.len()];
-        order
-            .iter()
-            .enumerate()
-            .for_each(|(row, &i)| row_of[i] = row);
-        batch.outputs.extend(
-            (0..items.len())
-                .filter(|&i| items[i].wants_logits)
-                .map(|i| row_of[i]),
-        );
+        for (row, &i) in order.iter().enumerate() {
+            row_of[i] = row;
+        }
+        let wanted = (0..items.len()).filter(|&i| items[i].wants_logits);
+        batch.outputs.extend(wanted.map(|i| row_of[i]));
         Ok(())
     }
 
-    /// Takes back a pass that did not finish: its sequences end where it began.
+    /// Takes back a pass that did not finish: its sequences end where it began, and blocks past
+    /// that end are free again.
+    ///
+    /// `batch` is the pass admitted last, and no sequence was removed since.
     pub fn retract(&mut self, batch: &Batch) {
         for rows in batch.rows.chunk_by(|a, b| a.sequence == b.sequence) {
-            self.sequences[rows[0].sequence].n_past = rows[0].position;
+            self.cut(rows[0].sequence, rows[0].position);
         }
+        // Those that the pass had started are forgotten.
+        let (sequences, vacant) = (&self.sequences, &mut self.vacant);
+        self.index.retain(|_, &mut i| {
+            let keep = sequences[i].n_past > 0;
+            vacant.extend((!keep).then_some(i));
+            keep
+        });
     }
 
-    /// Checks one sequence's part of a pass; gives the blocks that it will need.
-    fn check_group(&self, group: &[BatchItem]) -> Result<usize> {
+    /// Ends a sequence at `end` if it is longer, and frees blocks past that.
+    fn cut(&mut self, sequence: usize, end: usize) {
+        let entry = &mut self.sequences[sequence];
+        entry.n_past = entry.n_past.min(end);
+        let n_blocks = end.div_ceil(BLOCK_POSITIONS).min(entry.blocks.len());
+        self.free.extend(entry.blocks.drain(n_blocks..));
+    }
+
+    /// Checks one sequence's part of a pass; gives the blocks that it needs in the end and those
+    /// that it has.
+    fn check_group(&self, group: &[BatchItem]) -> Result<(usize, usize)> {
         let (sequence, first) = (group[0].sequence, group[0].position as usize);
         let n_past = self.n_past(sequence);
         if first > n_past {
-            return Err(bad_position(
-                sequence,
-                first,
-                format!("at most {n_past}, the sequence's end"),
-            ));
+            let expected = format!("at most {n_past}, the sequence's end");
+            return Err(bad_position(sequence, first, expected));
         }
         for (step, item) in group.iter().enumerate() {
             if item.position as usize != first + step {
@@ -254,11 +295,9 @@ impl State {
                 room: self.limits.n_ctx - first,
             });
         }
-        let held = self
-            .index
-            .get(&sequence)
-            .map_or(0, |&i| self.sequences[i].blocks.len());
-        Ok(end.div_ceil(BLOCK_POSITIONS).saturating_sub(held))
+        let held = self.index.get(&sequence);
+        let held = held.map_or(0, |&i| self.sequences[i].blocks.len());
+        Ok((end.div_ceil(BLOCK_POSITIONS), held))
     }
 
     fn append_group(&mut self, group: &[BatchItem], batch: &mut Batch) {
@@ -266,13 +305,10 @@ impl State {
         let first = group[0].position as usize;
         let end = first + group.len();
         let entry = &mut self.sequences[sequence];
-        let n_blocks = end.div_ceil(BLOCK_POSITIONS);
-        let missing = n_blocks.saturating_sub(entry.blocks.len());
+        let missing = end.div_ceil(BLOCK_POSITIONS) - entry.blocks.len();
         // `admit` counted the free blocks before the first group was appended.
-        entry
-            .blocks
-            .extend(self.free.drain(self.free.len() - missing..).rev());
-        self.free.extend(entry.blocks.drain(n_blocks..));
+        let taken = self.free.drain(self.free.len() - missing..);
+        entry.blocks.extend(taken.rev());
         entry.n_past = end;
         let mut row = batch.rows.len();
         batch.rows.extend(group.iter().map(|item| Row {
@@ -310,8 +346,7 @@ impl State {
     }
 
     /// Keys of one kv head in one block, `[k_dim][64]`.
-    #[must_use]
-    pub fn keys(&self, cache: CacheId, block: BlockId, head: usize) -> CacheRef<'_> {
+    pub(crate) fn keys(&self, cache: CacheId, block: BlockId, head: usize) -> CacheRef<'_> {
         let layer = self.layers[cache.0 as usize];
         self.part(
             layer.k_offset,
@@ -323,8 +358,7 @@ impl State {
     }
 
     /// Values of one kv head in one block, `[64][v_dim]`.
-    #[must_use]
-    pub fn values(&self, cache: CacheId, block: BlockId, head: usize) -> CacheRef<'_> {
+    pub(crate) fn values(&self, cache: CacheId, block: BlockId, head: usize) -> CacheRef<'_> {
         let layer = self.layers[cache.0 as usize];
         self.part(
             layer.v_offset,
@@ -337,7 +371,7 @@ impl State {
 
     /// Gives each of this worker's share of (run, kv head) pairs of the pass to `store`, with the
     /// keys and values of that head in the run's block. Called by every worker in one phase.
-    pub fn for_each_store(
+    pub(crate) fn for_each_store(
         &self,
         cache: CacheId,
         batch: &Batch,
@@ -346,7 +380,7 @@ impl State {
     ) {
         let layer = self.layers[cache.0 as usize];
         let n_heads = layer.spec.n_head_kv as usize;
-        while let Some(item) = team.next_chunk(batch.runs.len() * n_heads) {
+        while let Some(item) = team.next_item(batch.runs.len() * n_heads) {
             let (run, head) = (&batch.runs[item / n_heads], item % n_heads);
             let (k_type, v_type) = (self.limits.k_type, self.limits.v_type);
             // SAFETY: the team hands out each item once a phase, no two runs of a batch have the

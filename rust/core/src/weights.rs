@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::error::{Error, Result};
 use crate::isa::Isa;
-use crate::memory::Mapping;
+use crate::memory::{Mapping, round_up};
 use crate::packed::{self, ActivationKind, Activations, MatmulFn, OutTile, PackedForm, form_for};
 use crate::quant::{self, QuantType};
 
@@ -70,21 +70,21 @@ impl TensorSpec {
     }
 }
 
-/// Where one tensor lies in the weights' memory.
+/// Where one tensor lies in the weights' memory. Made by [`Layout::new`] alone: kernels trust it.
 #[derive(Debug, Clone)]
 pub struct Entry {
     /// The tensor.
-    pub spec: TensorSpec,
+    pub(crate) spec: TensorSpec,
     /// Its type in the file.
-    pub quant: &'static QuantType,
+    pub(crate) quant: &'static QuantType,
     /// How it is packed, when it is a matrix.
-    pub form: &'static PackedForm,
+    pub(crate) form: &'static PackedForm,
     /// First byte in the mapping.
-    pub offset: usize,
+    pub(crate) offset: usize,
     /// Bytes a panel; for a vector, of the whole.
-    pub panel_bytes: usize,
+    pub(crate) panel_bytes: usize,
     /// Rows a panel.
-    pub panel_rows: usize,
+    pub(crate) panel_rows: usize,
     kernel: MatmulFn,
 }
 
@@ -95,10 +95,10 @@ impl Entry {
         (self.spec.n_rows as usize).div_ceil(self.panel_rows)
     }
 
-    /// Bytes it takes in memory.
+    /// Bytes it takes in memory; `usize::MAX` for more than that.
     #[must_use]
     pub fn n_bytes(&self) -> usize {
-        self.n_panels() * self.panel_bytes
+        self.n_panels().saturating_mul(self.panel_bytes)
     }
 
     /// Bytes of one of its rows in the file.
@@ -112,9 +112,9 @@ impl Entry {
 #[derive(Debug, Clone)]
 pub struct Layout {
     /// One entry a tensor, in order of id.
-    pub entries: Vec<Entry>,
+    pub(crate) entries: Vec<Entry>,
     /// Bytes of memory that they need together.
-    pub n_bytes: usize,
+    pub(crate) n_bytes: usize,
 }
 
 impl Layout {
@@ -143,10 +143,22 @@ impl Layout {
                 panel_rows,
                 kernel: isa.matmul(form),
             };
-            n_bytes += entry.n_bytes().next_multiple_of(TENSOR_ALIGN);
+            n_bytes = round_up(entry.n_bytes(), TENSOR_ALIGN).saturating_add(n_bytes);
             entries.push(entry);
         }
         Ok(Self { entries, n_bytes })
+    }
+
+    /// One entry a tensor, in order of id.
+    #[must_use]
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Bytes of memory that they need together; `usize::MAX` for more than that.
+    #[must_use]
+    pub fn n_bytes(&self) -> usize {
+        self.n_bytes
     }
 }
 
@@ -171,6 +183,14 @@ impl Weights {
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Whether these are the weights of `specs`, in this order: what makes a program's tensor
+    /// ids and shapes hold here.
+    #[must_use]
+    pub fn are_of(&self, specs: &[TensorSpec]) -> bool {
+        let entries = self.layout.entries.iter();
+        entries.map(|entry| &entry.spec).eq(specs)
     }
 
     /// The memory that holds them.

@@ -56,6 +56,34 @@ const SHAPES: [&[usize]; 8] = [
 ];
 
 #[test]
+fn items_of_all_nodes_together_are_handed_out_once() {
+    for sizes in SHAPES {
+        let workers = workers(sizes);
+        for n_items in [0, 1, 2, 7, 64, 1001] {
+            let taken: Vec<AtomicUsize> = (0..n_items).map(|_| AtomicUsize::new(0)).collect();
+            for n_active in 1..=workers.n_threads() {
+                run(&workers, n_active, |team| {
+                    while let Some(item) = team.next_item(n_items) {
+                        taken[item].fetch_add(1, Relaxed);
+                    }
+                });
+                let expected = |times: &AtomicUsize| times.load(Relaxed) == n_active;
+                assert!(taken.iter().all(expected), "{n_items} over {sizes:?}");
+            }
+        }
+        let firsts = Mutex::new(Vec::new());
+        run(&workers, workers.n_threads(), |team| {
+            let first = team.next_item(usize::MAX).unwrap();
+            firsts.lock().unwrap().push(first);
+        });
+        let mut firsts = firsts.into_inner().unwrap();
+        firsts.sort_unstable();
+        firsts.dedup();
+        assert_eq!(firsts.len(), workers.n_threads(), "no count is too large");
+    }
+}
+
+#[test]
 fn nobody_passes_a_barrier_before_all_have_come() {
     for sizes in SHAPES {
         let workers = workers(sizes);

@@ -38,7 +38,7 @@ pub(crate) fn packed_bytes(
         role,
     };
     let layout = isa::choose(None).and_then(|isa| Layout::new(&[spec], isa));
-    errors::map(py, layout).map(|layout| layout.entries[0].n_bytes())
+    errors::map(py, layout).map(|layout| layout.entries()[0].n_bytes())
 }
 
 /// Bytes of weights, cache and activations that a program takes.
@@ -54,7 +54,7 @@ pub(crate) fn memory_needs(
 ) -> PyResult<(usize, usize, usize)> {
     let needs = || {
         let program = Program::from_json(program)?;
-        let weights = Layout::new(program.tensors(), isa::choose(None)?)?.n_bytes;
+        let weights = Layout::new(program.tensors(), isa::choose(None)?)?.n_bytes();
         let limits = state_limits(n_ctx, n_parallel, cache_type_k, cache_type_v)?;
         let cache = cache_bytes(program.caches(), &limits);
         Ok((weights, cache, arena_bytes(program.slots(), n_ubatch)))

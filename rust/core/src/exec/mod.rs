@@ -17,6 +17,9 @@ use crate::state::{State, StateLimits};
 use crate::weights::Weights;
 use crate::workers::{Control, Team, Workers};
 
+/// Most tokens that a pass can be made for: far more than are of use.
+const MAX_ROWS: usize = 1 << 20;
+
 /// Sizes and thread counts of an [`Executor`].
 #[derive(Debug, Clone, Copy)]
 pub struct ExecOptions {
@@ -49,6 +52,10 @@ pub struct Executor {
 
 impl Executor {
     /// Puts the parts together and reserves memory for activations and cache.
+    ///
+    /// # Errors
+    /// [`Error::BadRequest`] for options out of range or weights of another program;
+    /// [`Error::OutOfMemory`].
     pub fn new(
         program: Program,
         weights: Weights,
@@ -56,6 +63,7 @@ impl Executor {
         isa: &'static Isa,
         options: ExecOptions,
     ) -> Result<Self> {
+        check_parts(&program, &weights, &workers, &options)?;
         let shapes = program.shapes();
         let scratch_elems = program
             .steps
@@ -131,27 +139,17 @@ impl Executor {
     }
 
     fn check(&self, items: &[BatchItem]) -> Result<()> {
-        let bad = |name: &str, found: usize, expected: String| {
-            Err(Error::BadRequest {
-                name: name.into(),
-                found: found.to_string(),
-                expected,
-            })
-        };
-        let max_rows = self.options.max_rows;
-        if items.is_empty() || items.len() > max_rows {
-            return bad("tokens in a pass", items.len(), format!("1 to {max_rows}"));
-        }
+        in_range("tokens in a pass", items.len(), self.options.max_rows)?;
         let n_embeddings = self.program.n_embeddings();
         match items
             .iter()
             .find(|item| item.token as usize >= n_embeddings)
         {
-            Some(item) => bad(
+            Some(item) => Err(bad(
                 "token",
-                item.token as usize,
+                item.token,
                 format!("an id below {n_embeddings}"),
-            ),
+            )),
             None => Ok(()),
         }
     }
@@ -206,6 +204,42 @@ impl Executor {
         Err(Error::NonFiniteActivation {
             place: place.unwrap_or_else(|| "the logits".into()),
         })
+    }
+}
+
+/// Checks what ops and workers will take for granted.
+fn check_parts(
+    program: &Program,
+    weights: &Weights,
+    workers: &Workers,
+    options: &ExecOptions,
+) -> Result<()> {
+    in_range("most tokens a pass", options.max_rows, MAX_ROWS)?;
+    in_range("threads", options.n_threads, workers.n_threads())?;
+    in_range(
+        "threads_batch",
+        options.n_threads_batch,
+        workers.n_threads(),
+    )?;
+    if !weights.are_of(&program.tensors) {
+        let found = "those of other tensors";
+        return Err(bad("weights", found, "those of the program".into()));
+    }
+    Ok(())
+}
+
+fn in_range(name: &str, found: usize, most: usize) -> Result<()> {
+    if (1..=most).contains(&found) {
+        return Ok(());
+    }
+    Err(bad(name, found, format!("1 to {most}")))
+}
+
+fn bad(name: &str, found: impl std::fmt::Display, expected: String) -> Error {
+    Error::BadRequest {
+        name: name.into(),
+        found: found.to_string(),
+        expected,
     }
 }
 

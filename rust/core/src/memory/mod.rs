@@ -24,6 +24,14 @@ use pages::report_from_smaps;
 /// Size of a transparent huge page on `x86_64`; mappings of at least this size are aligned to it.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
+/// The next multiple of `align`; a size past all memory stays past it, for [`Mapping::new`] to
+/// refuse.
+pub(crate) fn round_up(n_bytes: usize, align: usize) -> usize {
+    n_bytes
+        .checked_next_multiple_of(align)
+        .unwrap_or(usize::MAX)
+}
+
 /// Anonymous memory of an exact size, zeroed, page-aligned (2 MiB from 2 MiB on).
 ///
 /// At both ends lies a page without access: a read or write past the end is a fault at its

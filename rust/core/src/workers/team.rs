@@ -89,4 +89,21 @@ impl Team<'_> {
         self.barrier
             .next_chunk(self.place.node, self.phase.get(), n_chunks)
     }
+
+    /// Claims the next of `n_items` that all workers of the run share in the present phase.
+    ///
+    /// Items are dealt to the nodes in contiguous ranges, in proportion to their workers; inside
+    /// its node's range a worker claims as with [`Team::next_chunk`], under the same rules.
+    ///
+    /// Returns: an item that nobody else got, on any node, or `None`.
+    #[must_use]
+    pub fn next_item(&self, n_items: usize) -> Option<usize> {
+        let bound = |worker: usize| {
+            // In 128 bits: a huge count must not wrap.
+            (n_items as u128 * worker as u128 / self.n_workers as u128) as usize
+        };
+        let first = bound(self.first_of_node);
+        let end = bound(self.first_of_node + self.n_in_node());
+        self.next_chunk(end - first).map(|chunk| first + chunk)
+    }
 }
