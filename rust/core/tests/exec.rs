@@ -192,7 +192,10 @@ fn impossible_passes_are_refused_and_change_nothing() {
         );
     }
     assert_eq!(
-        (executor.state().n_past(0), executor.state().n_past(1)),
+        (
+            executor.sequences().n_past(0),
+            executor.sequences().n_past(1)
+        ),
         (16, 0)
     );
     let logits: Vec<u32> = executor.logits().iter().map(|x| x.to_bits()).collect();
@@ -264,7 +267,10 @@ fn an_interrupted_pass_leaves_no_trace() {
             let answer = executor.forward(&batch, &mut || Control::Cancel);
             assert!(matches!(answer, Err(Error::Interrupted)), "{answer:?}");
             assert_eq!(
-                (executor.state().n_past(3), executor.state().n_past(4)),
+                (
+                    executor.sequences().n_past(3),
+                    executor.sequences().n_past(4)
+                ),
                 (2, 0)
             );
             assert!(executor.logits().is_empty());
@@ -296,7 +302,7 @@ fn the_first_op_with_a_non_finite_output_is_named() {
         Err(Error::NonFiniteActivation { place }) => assert_eq!(place, "blk.1.ffn_norm (rms_norm)"),
         other => panic!("{other:?}"),
     }
-    assert_eq!(executor.state().n_past(0), 0);
+    assert_eq!(executor.sequences().n_past(0), 0);
 }
 
 /// Queries, keys and values looked up by token: attention and nothing else.

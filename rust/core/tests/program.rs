@@ -259,7 +259,7 @@ fn huge_but_valid_programs_are_answered_with_out_of_memory() {
         k_type: how.cache,
         v_type: how.cache,
     };
-    let cache = numamirror_core::state::State::new(program.caches(), limits).unwrap_err();
+    let cache = numamirror_core::state::BlockCache::new(program.caches(), &limits).unwrap_err();
     assert!(matches!(cache, Error::OutOfMemory { .. }), "{cache}");
     let arena = numamirror_core::arena::Arena::new(program.slots(), usize::MAX).unwrap_err();
     assert!(matches!(arena, Error::OutOfMemory { .. }), "{arena}");

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use models::items;
 use numamirror_core::batch::{Batch, BatchItem};
 use numamirror_core::error::{Error, Result};
-use numamirror_core::state::{CacheSpec, CacheType, State, StateLimits, cache_bytes};
+use numamirror_core::state::{CacheSpec, CacheType, Sequences, StateLimits, cache_bytes};
 use proptest::prelude::*;
 
 const BLOCK: usize = 64;
@@ -28,8 +28,8 @@ const SPEC: CacheSpec = CacheSpec {
     v_dim: 3,
 };
 
-fn state(n_ctx: usize, n_parallel: usize) -> State {
-    State::new(&[SPEC, SPEC], limits(n_ctx, n_parallel)).unwrap()
+fn state(n_ctx: usize, n_parallel: usize) -> Sequences {
+    Sequences::new(&limits(n_ctx, n_parallel)).unwrap()
 }
 
 /// Items of one sequence from `first` to `end`.
@@ -38,7 +38,7 @@ fn span(sequence: u32, first: usize, end: usize) -> Vec<BatchItem> {
 }
 
 /// Admits the items into a new batch, whose runs must cover its rows.
-fn admit(state: &mut State, items: &[BatchItem]) -> Result<Batch> {
+fn admit(state: &mut Sequences, items: &[BatchItem]) -> Result<Batch> {
     let mut batch = Batch::default();
     state.admit(items, &mut batch)?;
     check_runs(state, &batch);
@@ -46,7 +46,7 @@ fn admit(state: &mut State, items: &[BatchItem]) -> Result<Batch> {
 }
 
 /// Runs cover all rows in order, each in one block of its sequence, no block twice.
-fn check_runs(state: &State, batch: &Batch) {
+fn check_runs(state: &Sequences, batch: &Batch) {
     let mut next_row = 0;
     for (i, run) in batch.runs().iter().enumerate() {
         assert!(
@@ -93,7 +93,7 @@ fn contexts_of_nothing_and_of_too_much_are_refused() {
         (64, usize::MAX),
         (usize::MAX, 2),
     ] {
-        let error = State::new(&[], limits(n_ctx, n_parallel)).unwrap_err();
+        let error = Sequences::new(&limits(n_ctx, n_parallel)).unwrap_err();
         assert!(matches!(error, Error::BadRequest { .. }), "{error}");
     }
 }

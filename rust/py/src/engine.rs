@@ -182,12 +182,12 @@ impl Engine {
 
     /// Positions that a sequence holds.
     fn n_past(&self, py: Python<'_>, sequence: u32) -> usize {
-        self.lock_with_gil(py).state().n_past(sequence)
+        self.lock_with_gil(py).sequences().n_past(sequence)
     }
 
     /// Forgets a sequence.
     fn remove(&self, py: Python<'_>, sequence: u32) {
-        self.lock_with_gil(py).state_mut().remove(sequence);
+        self.lock_with_gil(py).sequences_mut().remove(sequence);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::isa::Isa;
 use crate::ops::operand::Use;
 use crate::ops::{AnyOp, Op, Pass, Phase};
 use crate::program::{Program, Step};
-use crate::state::{State, StateLimits};
+use crate::state::{BlockCache, Sequences, StateLimits};
 use crate::weights::Weights;
 use crate::workers::{Control, Team, Workers};
 
@@ -38,7 +38,8 @@ pub struct ExecOptions {
 pub struct Executor {
     program: Program,
     weights: Weights,
-    state: State,
+    sequences: Sequences,
+    cache: BlockCache,
     arena: Arena,
     workers: Workers,
     isa: &'static Isa,
@@ -72,7 +73,8 @@ impl Executor {
             .max();
         let scratch_elems = scratch_elems.unwrap_or(0);
         Ok(Self {
-            state: State::new(&program.caches, options.state)?,
+            sequences: Sequences::new(&options.state)?,
+            cache: BlockCache::new(&program.caches, &options.state)?,
             arena: Arena::new(&program.slots, options.max_rows)?,
             rows: program.slots.iter().map(|slot| slot.rows).collect(),
             scratch: (0..workers.n_threads())
@@ -87,15 +89,15 @@ impl Executor {
         })
     }
 
-    /// The sequences and their cache.
+    /// The sequences.
     #[must_use]
-    pub fn state(&self) -> &State {
-        &self.state
+    pub fn sequences(&self) -> &Sequences {
+        &self.sequences
     }
 
-    /// The same, to remove sequences.
-    pub fn state_mut(&mut self) -> &mut State {
-        &mut self.state
+    /// The same, to remove one.
+    pub fn sequences_mut(&mut self) -> &mut Sequences {
+        &mut self.sequences
     }
 
     /// The weights.
@@ -129,10 +131,10 @@ impl Executor {
         poll: &mut dyn FnMut() -> Control,
     ) -> Result<()> {
         self.check(items)?;
-        self.state.admit(items, &mut self.batch)?;
+        self.sequences.admit(items, &mut self.batch)?;
         let result = self.walk(poll, None).and_then(|()| self.check_finite(poll));
         if result.is_err() {
-            self.state.retract(&self.batch);
+            self.sequences.retract(&self.batch);
             self.batch.clear();
         }
         result
@@ -169,7 +171,8 @@ impl Executor {
             weights: &self.weights,
             vector: self.isa.vector,
             batch: &self.batch,
-            state: &self.state,
+            sequences: &self.sequences,
+            cache: &self.cache,
             arena: &self.arena,
             rows: &self.rows,
         };
@@ -253,7 +256,7 @@ fn run_op(op: &dyn Op, pass: &Pass<'_>, team: &Team<'_>, scratch: &mut [f32]) ->
                 pass.arena.quantize(team, slot.id(), n_rows, pass.vector);
             }
             Phase::Store(cache) => {
-                pass.state
+                pass.cache
                     .for_each_store(cache, pass.batch, team, |run, head, k, v| {
                         op.store(run, head, k, v, pass);
                     });

@@ -53,7 +53,7 @@ operands! {
 impl Attention {
     /// Query heads that share a kv head.
     fn group(&self, pass: &Pass<'_>) -> usize {
-        self.n_head.get() as usize / pass.state.n_head_kv(self.cache.id())
+        self.n_head.get() as usize / pass.cache.n_head_kv(self.cache.id())
     }
 
     /// Query heads of a tile: as many of a group as fit, in equal parts.
@@ -94,7 +94,7 @@ impl Attention {
             n_tokens: tokens.len(),
             n_heads,
             head: first_head / self.group(pass),
-            blocks: pass.state.blocks(first.sequence),
+            blocks: pass.sequences.blocks(first.sequence),
         };
         let mut parts = Parts {
             q,
@@ -146,8 +146,8 @@ impl Attention {
         let what = AttendBlock {
             q: parts.q,
             n_visible: parts.n_visible,
-            k: pass.state.keys(cache, id, queries.head),
-            v: pass.state.values(cache, id, queries.head),
+            k: pass.cache.keys(cache, id, queries.head),
+            v: pass.cache.values(cache, id, queries.head),
             k_dim,
             v_dim,
         };

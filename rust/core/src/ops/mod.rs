@@ -12,7 +12,7 @@ use crate::arena::{Arena, Grid, Rows, SlotId, Tile};
 use crate::batch::{Batch, Run};
 use crate::isa::vector::{CacheMut, VectorOps};
 use crate::packed::ActivationKind;
-use crate::state::{CacheId, State};
+use crate::state::{BlockCache, CacheId, Sequences};
 use crate::weights::{MatrixRef, Weights};
 
 pub mod operand;
@@ -51,8 +51,10 @@ pub struct Pass<'a> {
     pub vector: &'static VectorOps,
     /// Tokens of the pass.
     pub batch: &'a Batch,
-    /// Sequences' caches.
-    pub state: &'a State,
+    /// Which sequence holds which blocks.
+    pub sequences: &'a Sequences,
+    /// Keys and values in those blocks.
+    pub cache: &'a BlockCache,
     pub(crate) arena: &'a Arena,
     pub(crate) rows: &'a [Rows],
 }

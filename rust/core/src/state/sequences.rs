@@ -1,0 +1,211 @@
+//! The table of cache blocks: which sequence holds which positions in which blocks.
+//!
+//! Admits passes, orders them and takes them back. Knows nothing of memory or of what is in a
+//! block.
+
+use std::collections::HashMap;
+
+use super::{BLOCK_POSITIONS, StateLimits};
+use crate::batch::{Batch, BatchItem, BlockId, Row, Run};
+use crate::error::{Error, Result};
+
+#[derive(Debug, Default)]
+struct Sequence {
+    blocks: Vec<BlockId>,
+    n_past: usize,
+}
+
+/// The sequences and the pool of blocks that they share.
+#[derive(Debug)]
+pub struct Sequences {
+    n_ctx: usize,
+    free: Vec<BlockId>,
+    /// Sequences by index; an index stays valid until its sequence is removed.
+    entries: Vec<Sequence>,
+    /// From the caller's number to the index.
+    index: HashMap<u32, usize>,
+    vacant: Vec<usize>,
+}
+
+impl Sequences {
+    /// No sequence yet, and all blocks free.
+    ///
+    /// # Errors
+    /// [`Error::BadRequest`] for a context of nothing or of more than 2³² positions in all.
+    pub fn new(limits: &StateLimits) -> Result<Self> {
+        let n_blocks = limits.checked_n_blocks()?;
+        Ok(Self {
+            n_ctx: limits.n_ctx,
+            free: (0..n_blocks as u32).rev().map(BlockId).collect(),
+            entries: Vec::new(),
+            index: HashMap::new(),
+            vacant: Vec::new(),
+        })
+    }
+
+    /// Positions that the sequence holds; 0 for an unknown one.
+    #[must_use]
+    pub fn n_past(&self, sequence: u32) -> usize {
+        self.index
+            .get(&sequence)
+            .map_or(0, |&i| self.entries[i].n_past)
+    }
+
+    /// Forgets the sequence and frees its blocks; an unknown one is no error.
+    pub fn remove(&mut self, sequence: u32) {
+        if let Some(i) = self.index.remove(&sequence) {
+            self.free.append(&mut self.entries[i].blocks);
+            self.entries[i].n_past = 0;
+            self.vacant.push(i);
+        }
+    }
+
+    /// Admits a pass: orders its items into `batch`, takes the blocks it needs, or refuses it
+    /// whole and leaves `batch` and every sequence as they were.
+    ///
+    /// In each sequence positions must be consecutive and start no later than its end; what it
+    /// held from there on is replaced.
+    ///
+    /// # Errors
+    /// [`Error::BadRequest`] for a position out of order; [`Error::ContextFull`].
+    pub fn admit(&mut self, items: &[BatchItem], batch: &mut Batch) -> Result<()> {
+        let mut order: Vec<usize> = (0..items.len()).collect();
+        order.sort_by_key(|&i| (items[i].sequence, items[i].position));
+        let sorted: Vec<BatchItem> = order.iter().map(|&i| items[i]).collect();
+        let groups = || sorted.chunk_by(|a, b| a.sequence == b.sequence);
+        let (mut wanted_blocks, mut free_blocks) = (0, self.free.len());
+        for group in groups() {
+            let (needed, held) = self.check_group(group)?;
+            wanted_blocks += needed.saturating_sub(held);
+            free_blocks += held.saturating_sub(needed);
+        }
+        if wanted_blocks > free_blocks {
+            return Err(Error::ContextFull {
+                wanted: wanted_blocks * BLOCK_POSITIONS,
+                room: free_blocks * BLOCK_POSITIONS,
+            });
+        }
+        batch.clear();
+        // All give back what they no longer need before anyone takes.
+        for group in groups() {
+            if let Some(&i) = self.index.get(&group[0].sequence) {
+                self.cut(i, group[0].position as usize + group.len());
+            }
+        }
+        for group in groups() {
+            self.append_group(group, batch);
+        }
+        let mut row_of = vec![0; items.len()];
+        for (row, &i) in order.iter().enumerate() {
+            row_of[i] = row;
+        }
+        let wanted = (0..items.len()).filter(|&i| items[i].wants_logits);
+        batch.outputs.extend(wanted.map(|i| row_of[i]));
+        Ok(())
+    }
+
+    /// Takes back a pass that did not finish: its sequences end where it began, and blocks past
+    /// that end are free again.
+    ///
+    /// `batch` is the pass admitted last, and no sequence was removed since.
+    pub fn retract(&mut self, batch: &Batch) {
+        for rows in batch.rows.chunk_by(|a, b| a.sequence == b.sequence) {
+            self.cut(rows[0].sequence, rows[0].position);
+        }
+        // Those that the pass had started are forgotten.
+        let (entries, vacant) = (&self.entries, &mut self.vacant);
+        self.index.retain(|_, &mut i| {
+            let keep = entries[i].n_past > 0;
+            vacant.extend((!keep).then_some(i));
+            keep
+        });
+    }
+
+    /// Ends a sequence at `end` if it is longer, and frees blocks past that.
+    fn cut(&mut self, sequence: usize, end: usize) {
+        let entry = &mut self.entries[sequence];
+        entry.n_past = entry.n_past.min(end);
+        let n_blocks = end.div_ceil(BLOCK_POSITIONS).min(entry.blocks.len());
+        self.free.extend(entry.blocks.drain(n_blocks..));
+    }
+
+    /// Checks one sequence's part of a pass; gives the blocks that it needs in the end and those
+    /// that it has.
+    fn check_group(&self, group: &[BatchItem]) -> Result<(usize, usize)> {
+        let (sequence, first) = (group[0].sequence, group[0].position as usize);
+        let n_past = self.n_past(sequence);
+        if first > n_past {
+            let expected = format!("at most {n_past}, the sequence's end");
+            return Err(bad_position(sequence, first, expected));
+        }
+        for (step, item) in group.iter().enumerate() {
+            if item.position as usize != first + step {
+                let expected = format!("{}, the next position", first + step);
+                return Err(bad_position(sequence, item.position as usize, expected));
+            }
+        }
+        let end = first + group.len();
+        if end > self.n_ctx {
+            return Err(Error::ContextFull {
+                wanted: group.len(),
+                room: self.n_ctx - first,
+            });
+        }
+        let held = self.index.get(&sequence);
+        let held = held.map_or(0, |&i| self.entries[i].blocks.len());
+        Ok((end.div_ceil(BLOCK_POSITIONS), held))
+    }
+
+    fn append_group(&mut self, group: &[BatchItem], batch: &mut Batch) {
+        let sequence = self.index_of(group[0].sequence);
+        let first = group[0].position as usize;
+        let end = first + group.len();
+        let entry = &mut self.entries[sequence];
+        let missing = end.div_ceil(BLOCK_POSITIONS) - entry.blocks.len();
+        // `admit` counted the free blocks before the first group was appended.
+        let taken = self.free.drain(self.free.len() - missing..);
+        entry.blocks.extend(taken.rev());
+        entry.n_past = end;
+        let mut row = batch.rows.len();
+        batch.rows.extend(group.iter().map(|item| Row {
+            sequence,
+            position: item.position as usize,
+            token: item.token as usize,
+        }));
+        let mut position = first;
+        while position < end {
+            let n_rows = (BLOCK_POSITIONS - position % BLOCK_POSITIONS).min(end - position);
+            batch.runs.push(Run {
+                block: entry.blocks[position / BLOCK_POSITIONS],
+                first_row: row,
+                n_rows,
+                first_slot: position % BLOCK_POSITIONS,
+            });
+            row += n_rows;
+            position += n_rows;
+        }
+    }
+
+    fn index_of(&mut self, sequence: u32) -> usize {
+        *self.index.entry(sequence).or_insert_with(|| {
+            self.vacant.pop().unwrap_or_else(|| {
+                self.entries.push(Sequence::default());
+                self.entries.len() - 1
+            })
+        })
+    }
+
+    /// The blocks of the sequence with this index (of [`Row::sequence`]), in order of position.
+    #[must_use]
+    pub fn blocks(&self, sequence: usize) -> &[BlockId] {
+        &self.entries[sequence].blocks
+    }
+}
+
+fn bad_position(sequence: u32, found: usize, expected: String) -> Error {
+    Error::BadRequest {
+        name: format!("position in sequence {sequence}"),
+        found: found.to_string(),
+        expected,
+    }
+}
