@@ -16,8 +16,8 @@ from numamirror.cli.flags import (
     flags_of,
 )
 from numamirror.cli.parsing import Arguments, parse
-from numamirror.engine import LoadOptions
 from numamirror.errors import RequestError
+from numamirror.load_options import LoadOptions
 from numamirror.sampling import SamplingSettings
 
 

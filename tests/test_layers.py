@@ -35,6 +35,7 @@ PYTHON_ORDER = (
     ("overrides",),
     ("placement",),
     ("compile",),
+    ("load_options", "sequence"),
     ("engine",),
     ("prompt",),
     ("generate",),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,21 +21,18 @@ from numamirror import _core
 from numamirror.chat_template import ChatTemplate
 from numamirror.compile import Limits, compile_program, memory_needs
 from numamirror.errors import (
-    ContextFullError,
     ModelFileError,
     NumaMirrorError,
     RequestError,
     UnsupportedError,
 )
 from numamirror.gguf_file import ModelFile, open_model
+from numamirror.load_options import LoadOptions, read_options, read_template
 from numamirror.placement import MemoryNeeds, Placement, check_fits, place
 from numamirror.plan import Plan, make_plan
 from numamirror.program import Program
-from numamirror.sampling import Candidates, SamplingSettings
+from numamirror.sequence import CachedSequence, check_room
 from numamirror.tokenizer import Tokenizer
-
-DEFAULT_CTX_SIZE = 4096
-"""Positions of a context unless asked otherwise, as far as the model was trained for them."""
 
 _GIB = 1 << 30
 _HUGE_PAGE_BYTES = 2 << 20
@@ -43,52 +40,6 @@ _FIRST_OWN_SEQUENCE = 1 << 31
 
 LoadProgress = Callable[[int, int], None]
 """Receives the file bytes done and the bytes in all."""
-
-
-@dataclass(frozen=True)
-class LoadOptions:
-    """How to load a model; the names are the long flags with underscores.
-
-    Args:
-        ctx_size: Positions of a context; None: 4096 or the model's own, whichever is less; 0: the
-            model's own.
-        threads: Workers when one token is computed; None: one a physical core.
-        threads_batch: Workers when more are; None: as many as `threads`.
-        cpu_range: CPUs to use, `LO-HI[,…]`; None: all that the process may use.
-        ubatch_size: Most tokens of a prompt computed at once.
-        cache_type_k: Element type of cached keys, `f16` or `f32`.
-        cache_type_v: Element type of cached values.
-        parallel: Sequences of `ctx_size` that the cache holds at once.
-        chat_template_file: A Jinja template to use in place of the model's own.
-    """
-
-    ctx_size: int | None = None
-    threads: int | None = None
-    threads_batch: int | None = None
-    cpu_range: str | None = None
-    ubatch_size: int = 512
-    cache_type_k: str = "f16"
-    cache_type_v: str = "f16"
-    parallel: int = 1
-    chat_template_file: str | None = None
-
-    def limits(self, plan: Plan) -> Limits:
-        """The sizes that these options give a model.
-
-        Raises:
-            RequestError: A number is out of range.
-        """
-        own = plan.config.context_length
-        n_ctx = min(DEFAULT_CTX_SIZE, own) if self.ctx_size is None else self.ctx_size or own
-        for name, value in (
-            ("ctx_size", n_ctx),
-            ("ubatch_size", self.ubatch_size),
-            ("parallel", self.parallel),
-        ):
-            if not 1 <= value <= 1 << 24:
-                raise RequestError(f"{name} is {value}, expected 1 to {1 << 24}")
-        n_ubatch = min(self.ubatch_size, n_ctx * self.parallel)
-        return Limits(n_ctx, self.parallel, n_ubatch, self.cache_type_k, self.cache_type_v)
 
 
 @dataclass(frozen=True)
@@ -116,33 +67,6 @@ def prepare(model_file: ModelFile, **options: Any) -> Prepared:  # noqa: ANN401
     limits = read_options(options).limits(plan)
     program = compile_program(plan)
     return Prepared(plan, place(plan), limits, program, memory_needs(program, limits))
-
-
-def read_options(options: dict[str, Any]) -> LoadOptions:
-    """The options of a load.
-
-    Raises:
-        RequestError: One is not known.
-    """
-    known = [field.name for field in fields(LoadOptions)]
-    unknown = sorted(options.keys() - set(known))
-    if unknown:
-        raise RequestError(f"unknown option {unknown[0]}; known: {', '.join(known)}")
-    return LoadOptions(**options)
-
-
-def read_template(path: str | None) -> str | None:
-    """The text of a chat template's file, None for none.
-
-    Raises:
-        RequestError: It can't be read.
-    """
-    if path is None:
-        return None
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise RequestError(f"chat_template_file {path}: {error}") from error
 
 
 def load(path: str | Path, *, progress: LoadProgress | None = None, **options: Any) -> Model:  # noqa: ANN401
@@ -261,6 +185,11 @@ class Model:
         return self._chat_template
 
     @property
+    def is_closed(self) -> bool:
+        """Whether memory and threads were given back."""
+        return self._engine is None
+
+    @property
     def n_vocab(self) -> int:
         """Width of the logits."""
         return self.plan.config.vocab_size
@@ -330,7 +259,7 @@ class Model:
         Raises:
             ContextFullError: More tokens than the context holds.
         """
-        self._check_room(0, len(ids))
+        check_room(0, len(ids), self.n_ctx)
         sequence = next(self._sequence_ids)
         out = np.empty((len(ids), self.n_vocab), np.float32)
         try:
@@ -346,13 +275,6 @@ class Model:
     def new_sequence(self) -> CachedSequence:
         """An empty sequence in the cache."""
         return CachedSequence(self, next(self._sequence_ids))
-
-    def _check_room(self, n_past: int, n_new: int) -> None:
-        if n_past + n_new > self.n_ctx:
-            raise ContextFullError(
-                f"{n_past + n_new} tokens do not fit into a context of {self.n_ctx}",
-                hint="raise --ctx-size, or shorten the prompt",
-            )
 
     @property
     def isa(self) -> str:
@@ -403,68 +325,3 @@ class Model:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-class CachedSequence:
-    """One sequence's place in the cache, fed token by token or in chunks.
-
-    Args:
-        model: The model.
-        sequence_id: Its number in the engine.
-    """
-
-    def __init__(self, model: Model, sequence_id: int) -> None:
-        self._model = model
-        self._id = sequence_id
-
-    @property
-    def n_past(self) -> int:
-        """Positions that it holds."""
-        return self._model.engine.n_past(self._id)
-
-    def extend(
-        self, ids: Sequence[int], progress: Callable[[int, int], None] | None = None
-    ) -> None:
-        """Feeds tokens; the logits after the last are then there for `candidates`.
-
-        Args:
-            ids: Tokens, at least one.
-            progress: Receives tokens done and tokens in all after each chunk.
-
-        Raises:
-            ContextFullError: They do not fit; nothing is computed.
-        """
-        n_past, n_ubatch = self.n_past, self._model.limits.n_ubatch
-        self._model._check_room(n_past, len(ids))
-        for start in range(0, len(ids), n_ubatch):
-            chunk = ids[start : start + n_ubatch]
-            last = len(ids) - 1 - start
-            self._model.engine.forward(
-                [
-                    (self._id, n_past + start + i, int(token), i == last)
-                    for i, token in enumerate(chunk)
-                ]
-            )
-            if progress is not None:
-                progress(start + len(chunk), len(ids))
-
-    def candidates(self, settings: SamplingSettings, recent_ids: Sequence[int]) -> Candidates:
-        """The best next tokens after penalties, as many as sampling can need.
-
-        Args:
-            settings: Sampling settings: `top_k` and the penalties are used here.
-            recent_ids: Tokens that penalties apply to.
-        """
-        n_vocab = self._model.n_vocab
-        n = 1 if settings.temperature <= 0 else settings.top_k if settings.top_k > 0 else n_vocab
-        ids, logits = self._model.engine.best(
-            0,
-            n,
-            [int(token) for token in recent_ids],
-            (settings.repeat_penalty, settings.frequency_penalty, settings.presence_penalty),
-        )
-        return Candidates(np.array(ids, np.uint32), np.array(logits, np.float32))
-
-    def close(self) -> None:
-        """Frees its part of the cache."""
-        self._model.engine.remove(self._id)
