@@ -1,7 +1,7 @@
 """Speed side by side with llama.cpp: both engines in one process, in turn, and the paired ratios.
 
     pip install llama-cpp-python        # builds llama.cpp for this machine
-    python benchmarks/compare_llama_cpp.py [MODEL] [--threads N] [--prompt 256] [--generate 64] [--rounds 5]
+    python benchmarks/compare_llama_cpp.py [MODEL] [--threads 1] [--prompt 256] [--generate 64]
 
 Prompt and generation are what llama-bench measures: a prompt of random tokens on an empty context,
 and single random tokens one after another, without sampling. A round runs the two engines one after
@@ -22,7 +22,11 @@ import numpy as np
 from numamirror import default_model, load
 
 Ids = list[int]
+Run = Callable[[list[Ids]], float]
+"""Feeds chunks of tokens to an empty context, one pass a chunk; gives the seconds."""
+
 SEED = 7
+N_TOKEN_IDS = 1024  # ids are drawn below this; every vocabulary has more
 
 
 def timed(call: Callable[[], None]) -> float:
@@ -32,8 +36,8 @@ def timed(call: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def numamirror_runs(path: Path, n_threads: int, n_ctx: int) -> Callable[[list[Ids]], float]:
-    """A function that feeds chunks of tokens to a fresh sequence and gives the seconds."""
+def numamirror_runs(path: Path, n_threads: int, n_ctx: int) -> Run:
+    """Loads the model here."""
     model = load(path, threads=n_threads, ctx_size=n_ctx)
 
     def run(chunks: list[Ids]) -> float:
@@ -50,8 +54,8 @@ def numamirror_runs(path: Path, n_threads: int, n_ctx: int) -> Callable[[list[Id
     return run
 
 
-def llama_cpp_runs(path: Path, n_threads: int, n_ctx: int) -> Callable[[list[Ids]], float]:
-    """The same for llama.cpp."""
+def llama_cpp_runs(path: Path, n_threads: int, n_ctx: int) -> Run:
+    """Loads the model in llama.cpp."""
     from llama_cpp import Llama
 
     model = Llama(
@@ -75,7 +79,7 @@ def llama_cpp_runs(path: Path, n_threads: int, n_ctx: int) -> Callable[[list[Ids
     return run
 
 
-def compare(name: str, chunks: list[Ids], ours: Callable, theirs: Callable, rounds: int) -> None:  # type: ignore[type-arg]
+def compare(name: str, chunks: list[Ids], ours: Run, theirs: Run, rounds: int) -> None:
     """Runs the engines in turn and prints a line."""
     n_tokens = sum(map(len, chunks))
     for run in (ours, theirs):
@@ -101,8 +105,8 @@ def main() -> None:
     path = a.model or default_model.find()
     ours = numamirror_runs(path, a.threads, a.prompt + a.generate)
     theirs = llama_cpp_runs(path, a.threads, a.prompt + a.generate)
-    n_vocab = 1024  # every model has more
-    ids: Ids = np.random.default_rng(SEED).integers(0, n_vocab, a.prompt + a.generate).tolist()
+    n_tokens = max(a.prompt, a.generate)
+    ids: Ids = np.random.default_rng(SEED).integers(0, N_TOKEN_IDS, n_tokens).tolist()
     print(f"{path.name} on {processor()}, {a.threads} thread(s), {a.rounds} rounds")
     compare(f"prompt of {a.prompt}", [ids[: a.prompt]], ours, theirs, a.rounds)
     single = [[token] for token in ids[: a.generate]]
