@@ -10,7 +10,7 @@ mod read;
 
 pub use cpu_list::{format_cpu_list, parse_cpu_list};
 pub use pins::{MAX_THREADS, Pin, ThreadPlan, allowed_cpus, plan_pins};
-pub use read::available_memory_bytes;
+pub use read::{NodeMemory, available_memory_bytes, node_memory};
 
 /// The kernel's number of a memory node. Numbers may have gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
