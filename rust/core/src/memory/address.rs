@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(first_free(&[], 8, stride), Some(0));
         assert_eq!(first_free(&[], 8, stride + HUGE), None);
         let last = base_address(8, NodeIndex(7));
-        let taken = vec![last..last + HUGE];
+        let taken: Vec<_> = std::iter::once(last..last + HUGE).collect();
         assert_eq!(first_free(&taken, 8, HUGE), Some(2 * HUGE));
         assert_eq!(first_free(&taken, 8, stride), None);
         assert_eq!(first_free(&[], 1, usize::MAX), None);
