@@ -157,9 +157,10 @@ mod tests {
         let stride = stride_bytes(8);
         assert_eq!(first_free(&[], 8, stride), Some(0));
         assert_eq!(first_free(&[], 8, stride + HUGE), None);
-        let taken = base_address(8, NodeIndex(7));
-        assert_eq!(first_free(&[taken..taken + HUGE], 8, HUGE), Some(2 * HUGE));
-        assert_eq!(first_free(&[taken..taken + HUGE], 8, stride), None);
+        let last = base_address(8, NodeIndex(7));
+        let taken: Vec<_> = std::iter::once(last..last + HUGE).collect();
+        assert_eq!(first_free(&taken, 8, HUGE), Some(2 * HUGE));
+        assert_eq!(first_free(&taken, 8, stride), None);
         assert_eq!(first_free(&[], 1, usize::MAX), None);
     }
 

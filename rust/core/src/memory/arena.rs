@@ -53,8 +53,8 @@ impl Arena {
         })
     }
 
-    /// Address of the first byte, valid for `len_bytes` from [`NodeArenas::commit`] until the
-    /// arenas are dropped; the same in a forked child, where there is no memory behind it.
+    /// Address of the first byte, valid for `len_bytes` from the first touch until the arenas are
+    /// dropped. A forked child has no memory behind it.
     ///
     /// Whoever writes through it makes sure that no other thread accesses the same bytes at that
     /// time; whoever reads, that nobody writes.
@@ -180,6 +180,7 @@ impl NodeArenas {
     }
 
     /// The arenas by node.
+    #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (NodeIndex, &Arena)> {
         let arenas = self.arenas.iter().enumerate();
         arenas.map(|(node, arena)| (NodeIndex(node), arena))
@@ -204,7 +205,7 @@ impl NodeArenas {
         unsafe { arena.base.add(offset_bytes) }
     }
 
-    /// All bytes of every arena, by node, for writing.
+    /// All bytes of every arena, by node, for writing; after the first touch, as all access.
     ///
     /// # Panics
     /// If the arenas are not committed.

@@ -49,7 +49,7 @@ impl NodeArenas {
         } else {
             self.commit_ordinary(wish, sysfs_root, &mut reasons)?
         };
-        self.finish(pages, reasons, sysfs_root)
+        self.finish(pages, &reasons, sysfs_root)
     }
 
     /// Gives up pool pages that could not be touched and commits ordinary ones.
@@ -58,7 +58,7 @@ impl NodeArenas {
         self.reserve_again()?;
         let mut reasons = vec![reason];
         let pages = self.commit_ordinary(PageKind::Transparent, sysfs_root, &mut reasons)?;
-        self.finish(pages, reasons, sysfs_root)
+        self.finish(pages, &reasons, sysfs_root)
     }
 
     /// Whether all arenas now consist of pool pages; if not, they are reservations as before.
@@ -138,7 +138,7 @@ impl NodeArenas {
     fn finish(
         &mut self,
         pages: PageKind,
-        reasons: Vec<String>,
+        reasons: &[String],
         sysfs_root: &Path,
     ) -> Result<Committed> {
         let bind_refused = self.bind()?;
@@ -183,5 +183,33 @@ impl NodeArenas {
             let wanted_bytes = self.arenas.iter().map(Arena::reserved_bytes).sum();
             refusal::out_of_memory(self.what(), wanted_bytes, source)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NodeArenas, PageKind};
+    use std::path::Path;
+
+    #[test]
+    fn falling_back_gives_fresh_ordinary_pages_and_says_why() {
+        let mut arenas = NodeArenas::reserve("test", &[5000, 3 << 20], &[None, None]).unwrap();
+        let sysfs_root = Path::new("/nonexistent");
+        arenas.commit(PageKind::Small, sysfs_root).unwrap();
+        assert!(arenas.commit(PageKind::Small, sysfs_root).is_err());
+        for slice in arenas.as_mut_slices() {
+            slice.fill(1);
+        }
+        let got = arenas
+            .fall_back("the pool ran out".into(), sysfs_root)
+            .unwrap();
+        let reason = got.reason.as_deref().unwrap();
+        assert!(reason.starts_with("the pool ran out"), "{reason}");
+        assert!(got.pages < PageKind::Huge2M);
+        assert_eq!(arenas.committed(), Some(&got));
+        for slice in arenas.as_mut_slices() {
+            assert!(slice.iter().all(|&byte| byte == 0));
+            slice.fill(2);
+        }
     }
 }

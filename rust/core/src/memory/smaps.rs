@@ -81,7 +81,8 @@ mod tests {
     #[test]
     fn report_sums_the_areas_inside_and_skips_the_others() {
         let smaps = "1000-3000 rw-p 0 0:0 0 [heap]\nSize: 8 kB\nRss: 4 kB\n\
-            3000-5000 rw-p 0 0:0 0\nSize: 8 kB\nKernelPageSize: 4 kB\nRss: 8 kB\nAnonHugePages: 4 kB\nVmFlags: rd wr hg\n\
+            3000-5000 rw-p 0 0:0 0\nSize: 8 kB\nKernelPageSize: 4 kB\nRss: 8 kB\nAnonHugePages: 4 kB\n\
+            VmFlags: rd wr hg\n\
             5000-6000 rw-p 0 0:0 0\nSize: 4 kB\nRss: 0 kB\nAnonHugePages: x kB\n";
         let report = report_from_smaps(smaps.as_bytes(), 0x3000..0x6000).unwrap();
         let expected = PageReport {

@@ -82,7 +82,8 @@ pub unsafe fn reserve_over(pointer: *mut u8, len_bytes: usize) -> io::Result<()>
 /// the range may be unmapped.
 ///
 /// # Safety
-/// `pointer .. pointer + len_bytes`, both multiples of 2 MiB, is a live reservation of the caller's.
+/// `pointer .. pointer + len_bytes`, both multiples of 2 MiB, is a live reservation of the
+/// caller's.
 pub unsafe fn map_huge(pointer: *mut u8, len_bytes: usize) -> io::Result<()> {
     let flags = libc::MAP_PRIVATE
         | libc::MAP_ANONYMOUS
