@@ -12,6 +12,7 @@
 //! | [`quant`] | quantization types, decoded to the canonical form |
 //! | [`packed`] | packed forms: layouts, packers, scalar kernels |
 //! | [`isa`] | instruction sets: kernels and element-wise functions |
+//! | [`buffer`] | buffer types: which node gets which rows |
 //! | [`weights`] | where each tensor lies |
 //! | [`load`] | from file ranges to packed weights |
 //! | [`batch`] | tokens of one pass |
@@ -32,6 +33,7 @@ compile_error!(
 
 pub mod arena;
 pub mod batch;
+pub mod buffer;
 pub mod candidates;
 pub mod error;
 pub mod exec;

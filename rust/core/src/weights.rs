@@ -180,8 +180,11 @@ impl Layout {
     ) -> Result<Self> {
         assert_eq!(specs.len(), buffers.len(), "one buffer a tensor");
         let entries: Result<Vec<Entry>> = specs.iter().map(|spec| Entry::new(spec, isa)).collect();
-        let mut layout =
-            Self { entries: entries?, mirrored_bytes: 0, node_bytes: vec![0; node_threads.len()] };
+        let mut layout = Self {
+            entries: entries?,
+            mirrored_bytes: 0,
+            node_bytes: vec![0; node_threads.len()],
+        };
         let placed = layout.entries.iter().zip(buffers).map(|(entry, buffer)| {
             let buffer = match entry.spec.role {
                 Role::Matrix => *buffer,
@@ -194,7 +197,12 @@ impl Layout {
             for (entry, extents) in layout.entries.iter_mut().zip(&placed) {
                 for extent in extents {
                     if (extent.home == Home::EveryNode) == everywhere {
-                        add_part(entry, extent, &mut layout.mirrored_bytes, &mut layout.node_bytes);
+                        add_part(
+                            entry,
+                            extent,
+                            &mut layout.mirrored_bytes,
+                            &mut layout.node_bytes,
+                        );
                     }
                 }
             }
@@ -220,7 +228,9 @@ impl Layout {
     /// Bytes of memory that they need together; `usize::MAX` for more than that.
     #[must_use]
     pub fn n_bytes(&self) -> usize {
-        self.node_bytes.iter().fold(0, |sum, &bytes| bytes.saturating_add(sum))
+        self.node_bytes
+            .iter()
+            .fold(0, |sum, &bytes| bytes.saturating_add(sum))
     }
 }
 
@@ -230,7 +240,11 @@ fn add_part(entry: &mut Entry, extent: &Extent, mirrored: &mut usize, nodes: &mu
         Home::EveryNode => mirrored,
         Home::Node(node) => &mut nodes[node],
     };
-    entry.parts.push(Part { home: extent.home, panels: extent.panels.clone(), offset: *end });
+    entry.parts.push(Part {
+        home: extent.home,
+        panels: extent.panels.clone(),
+        offset: *end,
+    });
     let n_bytes = extent.panels.len().saturating_mul(entry.panel_bytes);
     *end = round_up(n_bytes, TENSOR_ALIGN).saturating_add(*end);
 }
@@ -247,7 +261,9 @@ impl Weights {
     pub(crate) fn new(arenas: NodeArenas, layout: Layout) -> Self {
         let sizes = arenas.iter().map(|(_, arena)| arena.len_bytes());
         assert!(
-            sizes.zip(&layout.node_bytes).all(|(size, &bytes)| size >= bytes)
+            sizes
+                .zip(&layout.node_bytes)
+                .all(|(size, &bytes)| size >= bytes)
                 && arenas.n_nodes() == layout.node_bytes.len(),
             "weights outside their arenas"
         );
@@ -281,12 +297,18 @@ impl Weights {
     #[must_use]
     pub fn on(&self, node: NodeIndex) -> NodeWeights<'_> {
         assert!(node.0 < self.arenas.n_nodes(), "no such node");
-        NodeWeights { weights: self, node }
+        NodeWeights {
+            weights: self,
+            node,
+        }
     }
 
     /// Bytes of an arena.
     fn bytes(&self, node: NodeIndex, range: Range<usize>) -> &[u8] {
-        assert!(range.end <= self.arenas.arena(node).len_bytes(), "outside the arena");
+        assert!(
+            range.end <= self.arenas.arena(node).len_bytes(),
+            "outside the arena"
+        );
         // SAFETY: inside the arena (asserted), which lives as long as self; filled before `new`,
         // and nobody writes it after.
         unsafe {
@@ -315,7 +337,9 @@ impl<'a> NodeWeights<'a> {
     pub fn vector(&self, id: TensorId) -> &'a [f32] {
         let entry = self.entry(id, Role::Vector);
         let offset = entry.parts[0].offset;
-        let bytes = self.weights.bytes(self.node, offset..offset + entry.n_bytes());
+        let bytes = self
+            .weights
+            .bytes(self.node, offset..offset + entry.n_bytes());
         // SAFETY: any four bytes are an f32; `Layout` aligned the part to a page.
         let (head, values, _) = unsafe { bytes.align_to::<f32>() };
         debug_assert!(head.is_empty(), "vector not aligned");
@@ -325,7 +349,11 @@ impl<'a> NodeWeights<'a> {
     /// A tensor of role matrix.
     #[must_use]
     pub fn matrix(&self, id: TensorId) -> MatrixRef<'a> {
-        MatrixRef { entry: self.entry(id, Role::Matrix), weights: self.weights, node: self.node }
+        MatrixRef {
+            entry: self.entry(id, Role::Matrix),
+            weights: self.weights,
+            node: self.node,
+        }
     }
 }
 
@@ -373,7 +401,11 @@ impl MatrixRef<'_> {
         let part = &self.entry.parts[part];
         match part.home {
             Home::Node(home) if home < team.n_nodes() => {
-                if home == team.node().0 { part.panels.clone() } else { 0..0 }
+                if home == team.node().0 {
+                    part.panels.clone()
+                } else {
+                    0..0
+                }
             }
             _ => {
                 let share = team.share(part.panels.len());
@@ -404,7 +436,8 @@ impl MatrixRef<'_> {
             Home::EveryNode => self.node,
         };
         let start = part.offset + (panel - part.panels.start) * self.entry.panel_bytes;
-        self.weights.bytes(node, start..start + self.entry.panel_bytes)
+        self.weights
+            .bytes(node, start..start + self.entry.panel_bytes)
     }
 
     /// One row's exact values into `out`, `f32[n_cols]`.

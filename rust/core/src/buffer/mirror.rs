@@ -10,6 +10,13 @@ pub(super) static TYPE: BufferType = BufferType {
 };
 
 fn place(request: &Request<'_>) -> Vec<Extent> {
-    let whole = Extent { home: Home::EveryNode, panels: 0..request.n_panels };
-    if request.n_panels == 0 { Vec::new() } else { vec![whole] }
+    let whole = Extent {
+        home: Home::EveryNode,
+        panels: 0..request.n_panels,
+    };
+    if request.n_panels == 0 {
+        Vec::new()
+    } else {
+        vec![whole]
+    }
 }

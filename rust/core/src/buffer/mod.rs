@@ -88,19 +88,29 @@ impl Buffer {
     /// A copy on every node: what small tensors that every thread reads whole get.
     #[must_use]
     pub fn mirror() -> Self {
-        Self { kind: &mirror::TYPE, node: 0 }
+        Self {
+            kind: &mirror::TYPE,
+            node: 0,
+        }
     }
 
     /// Rows dealt to nodes: the default of matrices.
     #[must_use]
     pub fn split() -> Self {
-        Self { kind: &split::TYPE, node: 0 }
+        Self {
+            kind: &split::TYPE,
+            node: 0,
+        }
     }
 
     /// Where `n_panels` go; every panel is in one extent, in order.
     #[must_use]
     pub fn place(&self, n_panels: usize, node_threads: &[usize]) -> Vec<Extent> {
-        let request = Request { n_panels, node_threads, node: self.node };
+        let request = Request {
+            n_panels,
+            node_threads,
+            node: self.node,
+        };
         (self.kind.place)(&request)
     }
 }
@@ -108,9 +118,13 @@ impl Buffer {
 /// Names of all buffers with `n_nodes` nodes.
 #[must_use]
 pub fn names(n_nodes: usize) -> Vec<String> {
-    let of = |kind: &&BufferType| match kind.is_family {
-        true => (0..n_nodes).map(|node| format!("{}{node}", kind.name)).collect(),
-        false => vec![kind.name.to_owned()],
+    let of = |kind: &&BufferType| {
+        if kind.is_family {
+            let numbered = (0..n_nodes).map(|node| format!("{}{node}", kind.name));
+            numbered.collect()
+        } else {
+            vec![kind.name.to_owned()]
+        }
     };
     TYPES.iter().flat_map(of).collect()
 }
@@ -168,7 +182,10 @@ mod tests {
     #[test]
     fn unknown_buffers_list_the_known_ones() {
         let error = Buffer::by_name("NODE2", 2).unwrap_err().to_string();
-        assert!(error.contains("NODE2") && error.contains("NODE0, NODE1"), "{error}");
+        assert!(
+            error.contains("NODE2") && error.contains("NODE0, NODE1"),
+            "{error}"
+        );
         for name in ["", "NODE", "NODE-1", "SPLIT1", "CUDA0"] {
             assert!(Buffer::by_name(name, 2).is_err(), "{name}");
         }

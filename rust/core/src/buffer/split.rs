@@ -10,7 +10,12 @@ pub(super) static TYPE: BufferType = BufferType {
 };
 
 fn place(request: &Request<'_>) -> Vec<Extent> {
-    let shares = deal(request.n_panels, request.node_threads).into_iter().enumerate();
-    let extents = shares.map(|(node, panels)| Extent { home: Home::Node(node), panels });
+    let shares = deal(request.n_panels, request.node_threads)
+        .into_iter()
+        .enumerate();
+    let extents = shares.map(|(node, panels)| Extent {
+        home: Home::Node(node),
+        panels,
+    });
     extents.filter(|extent| !extent.panels.is_empty()).collect()
 }

@@ -100,7 +100,8 @@ impl Team<'_> {
     #[must_use]
     pub fn next_item(&self, n_items: usize) -> Option<usize> {
         let share = self.share(n_items);
-        self.next_chunk(share.len()).map(|chunk| share.start + chunk)
+        self.next_chunk(share.len())
+            .map(|chunk| share.start + chunk)
     }
 
     /// The contiguous part of `n_items` that falls to this worker's node, in proportion to its
