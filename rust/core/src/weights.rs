@@ -83,6 +83,16 @@ pub(crate) struct Part {
     pub(crate) offset: usize,
 }
 
+impl Part {
+    /// The node whose arena a worker of `node` reads.
+    fn seen_from(&self, node: NodeIndex) -> NodeIndex {
+        match self.home {
+            Home::Node(home) => NodeIndex(home),
+            Home::EveryNode => node,
+        }
+    }
+}
+
 /// Where one tensor lies in the nodes' arenas. Made by [`Layout`] alone: kernels trust it.
 #[derive(Debug, Clone)]
 pub struct Entry {
@@ -161,14 +171,17 @@ pub struct Layout {
 impl Layout {
     /// Lays `specs` out for `isa` on one node.
     pub fn new(specs: &[TensorSpec], isa: &Isa) -> Result<Self> {
-        Self::on_nodes(specs, &vec![Buffer::split(); specs.len()], &[1], isa)
+        let buffers = specs.iter().map(|spec| match spec.role {
+            Role::Matrix => Buffer::split(),
+            Role::Vector => Buffer::mirror(),
+        });
+        Self::on_nodes(specs, &buffers.collect::<Vec<_>>(), &[1], isa)
     }
 
     /// Lays `specs` out for `isa` on several nodes.
     ///
     /// # Args
-    /// `buffers`: one a tensor; vectors are mirrored whatever it says. `node_threads`: decode
-    /// threads of each node in use.
+    /// `buffers`: one a tensor; `node_threads`: decode threads of each node in use.
     ///
     /// # Panics
     /// If there is not one buffer a tensor.
@@ -185,13 +198,11 @@ impl Layout {
             mirrored_bytes: 0,
             node_bytes: vec![0; node_threads.len()],
         };
-        let placed = layout.entries.iter().zip(buffers).map(|(entry, buffer)| {
-            let buffer = match entry.spec.role {
-                Role::Matrix => *buffer,
-                Role::Vector => Buffer::mirror(),
-            };
-            buffer.place(entry.n_panels(), node_threads)
-        });
+        let placed = layout
+            .entries
+            .iter()
+            .zip(buffers)
+            .map(|(entry, buffer)| buffer.place(entry.n_panels(), node_threads));
         let placed: Vec<Vec<Extent>> = placed.collect();
         for everywhere in [true, false] {
             for (entry, extents) in layout.entries.iter_mut().zip(&placed) {
@@ -332,14 +343,13 @@ impl<'a> NodeWeights<'a> {
         entry
     }
 
-    /// A tensor of role vector, `f32[n_cols]`: the node's own copy.
+    /// A tensor of role vector, `f32[n_cols]`: the node's own copy, if it has one.
     #[must_use]
     pub fn vector(&self, id: TensorId) -> &'a [f32] {
         let entry = self.entry(id, Role::Vector);
-        let offset = entry.parts[0].offset;
-        let bytes = self
-            .weights
-            .bytes(self.node, offset..offset + entry.n_bytes());
+        let part = &entry.parts[0];
+        let range = part.offset..part.offset + entry.n_bytes();
+        let bytes = self.weights.bytes(part.seen_from(self.node), range);
         // SAFETY: any four bytes are an f32; `Layout` aligned the part to a page.
         let (head, values, _) = unsafe { bytes.align_to::<f32>() };
         debug_assert!(head.is_empty(), "vector not aligned");
@@ -431,13 +441,9 @@ impl MatrixRef<'_> {
 
     fn panel(&self, panel: usize) -> &[u8] {
         let part = self.part_of(panel);
-        let node = match part.home {
-            Home::Node(home) => NodeIndex(home),
-            Home::EveryNode => self.node,
-        };
         let start = part.offset + (panel - part.panels.start) * self.entry.panel_bytes;
-        self.weights
-            .bytes(node, start..start + self.entry.panel_bytes)
+        let range = start..start + self.entry.panel_bytes;
+        self.weights.bytes(part.seen_from(self.node), range)
     }
 
     /// One row's exact values into `out`, `f32[n_cols]`.
