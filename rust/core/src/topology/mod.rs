@@ -9,7 +9,7 @@ mod pins;
 mod read;
 
 pub use cpu_list::{format_cpu_list, parse_cpu_list};
-pub use pins::{MAX_THREADS, Pin, ThreadPlan, allowed_cpus, plan_pins};
+pub use pins::{MAX_THREADS, Pin, ThreadPlan, allowed_cpus, deal_threads, plan_pins};
 pub use read::{NodeMemory, available_memory_bytes, node_memory};
 
 /// The kernel's number of a memory node. Numbers may have gaps.

@@ -9,6 +9,9 @@ use crate::error::{Error, Result};
 /// More threads than this are taken for a slip of the keyboard.
 pub const MAX_THREADS: usize = 4096;
 
+/// More pretended nodes than this are taken for a slip too.
+const MAX_SIMULATED_NODES: usize = 64;
+
 /// Where one worker runs. Its number is its place in the list of pins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pin {
@@ -87,43 +90,94 @@ pub fn plan_pins(
     Ok(deal(&cores, n_threads))
 }
 
-/// The workers of an engine: where each runs, and how many of them take part in which passes.
+/// The workers of an engine: where each runs, on which nodes, and how many take part in what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadPlan {
-    /// One pin a worker.
+    /// One pin a worker, contiguous by node; a pretended node has a number of its own.
     pub pins: Vec<Pin>,
     /// Workers in a pass of one token.
     pub n_threads: usize,
     /// Workers in a pass of more.
     pub n_threads_batch: usize,
+    /// The kernel's node of each node in use, `None` for a pretended one.
+    pub kernel_nodes: Vec<Option<NodeId>>,
+    /// Of the workers in a pass of one token, those on each node in use: what rows are dealt by.
+    pub node_threads: Vec<usize>,
 }
 
 impl ThreadPlan {
     /// Plans workers for both counts.
     ///
     /// # Args
-    /// `threads`: `None` for one a physical core; `threads_batch`: `None` for as many.
+    /// `threads`: `None` for one a physical core; `threads_batch`: `None` for as many;
+    /// `simulate_nodes`: deal the cores to that many pretended nodes, whatever nodes there are.
     ///
     /// # Errors
-    /// As [`plan_pins`], for either count.
+    /// As [`plan_pins`], for either count; [`Error::BadRequest`] for no pretended node or too many.
     pub fn new(
         topology: &Topology,
         allowed: &[CpuId],
         threads: Option<usize>,
         threads_batch: Option<usize>,
+        simulate_nodes: Option<usize>,
     ) -> Result<Self> {
         let n_threads = plan_pins(topology, allowed, threads)?.len();
         let n_threads_batch = match threads_batch {
             Some(_) => plan_pins(topology, allowed, threads_batch)?.len(),
             None => n_threads,
         };
-        let pins = plan_pins(topology, allowed, Some(n_threads.max(n_threads_batch)))?;
-        Ok(Self {
-            pins,
-            n_threads,
-            n_threads_batch,
-        })
+        let n_pins = n_threads.max(n_threads_batch);
+        let pins = match simulate_nodes {
+            None => plan_pins(topology, allowed, Some(n_pins))?,
+            Some(n_nodes) => pretend(&topology.physical_cores(allowed), n_pins, n_nodes)?,
+        };
+        let nodes: Vec<&[Pin]> = pins.chunk_by(|a, b| a.node == b.node).collect();
+        let kernel_node = |pins: &&[Pin]| simulate_nodes.is_none().then_some(pins[0].node);
+        let kernel_nodes = nodes.iter().map(kernel_node).collect();
+        let seats: Vec<usize> = nodes.iter().map(|pins| pins.len()).collect();
+        let node_threads = deal_threads(&seats, n_threads);
+        Ok(Self { pins, n_threads, n_threads_batch, kernel_nodes, node_threads })
     }
+}
+
+/// Deals cores and threads to pretended nodes: each node gets its part of the cores, round again
+/// when they are fewer than nodes, and its part of the threads; a node without threads is not used.
+fn pretend(cores: &[Core], n_threads: usize, n_nodes: usize) -> Result<Vec<Pin>> {
+    if !(1..=MAX_SIMULATED_NODES).contains(&n_nodes) {
+        return Err(Error::BadRequest {
+            name: "simulate_nodes".to_owned(),
+            found: n_nodes.to_string(),
+            expected: format!("1 to {MAX_SIMULATED_NODES}"),
+        });
+    }
+    let mut pins = Vec::with_capacity(n_threads);
+    for node in 0..n_nodes {
+        let bound = |n_all: usize, node: usize| n_all * node / n_nodes;
+        let first = bound(cores.len(), node);
+        let own = &cores[first..bound(cores.len(), node + 1).max(first + 1).min(cores.len())];
+        let own = if own.is_empty() { &cores[node % cores.len()..][..1] } else { own };
+        // The first CPU of each core, then the second of each, then round again.
+        let n_stages = own.iter().map(|core| core.cpus.len()).max().unwrap_or(1);
+        let stages = (0..n_stages).flat_map(|stage| own.iter().filter_map(move |c| c.cpus.get(stage)));
+        let n_own = n_threads / n_nodes + usize::from(node < n_threads % n_nodes);
+        let cpus = stages.cycle().take(n_own);
+        pins.extend(cpus.map(|&cpu| Pin { cpu, node: NodeId(node as u32) }));
+    }
+    Ok(pins)
+}
+
+/// Deals `n_threads` to nodes with so many seats, one after the other to whoever has fewest: the
+/// rule by which a run's workers are chosen, and rows are shared.
+#[must_use]
+pub fn deal_threads(seats: &[usize], n_threads: usize) -> Vec<usize> {
+    let mut dealt = vec![0; seats.len()];
+    for _ in 0..n_threads {
+        let with_room = (0..seats.len()).filter(|&node| dealt[node] < seats[node]);
+        if let Some(node) = with_room.min_by_key(|&node| dealt[node]) {
+            dealt[node] += 1;
+        }
+    }
+    dealt
 }
 
 /// The CPUs of one node in the order in which they are used, and how many threads it has so far.

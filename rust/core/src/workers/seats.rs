@@ -11,7 +11,7 @@ use super::barrier::{Arrivals, Barrier, Place};
 use super::event::{Event, Padded, Patience};
 use super::team::Team;
 use crate::error::{Error, Result};
-use crate::topology::Pin;
+use crate::topology::{Pin, deal_threads};
 
 /// Each thread that wakes wakes this many others: 64 threads are awake after three steps.
 const FAN_OUT: usize = 4;
@@ -78,27 +78,16 @@ impl Seats {
         &self.all[seat]
     }
 
-    /// Deals `n_active` workers to the nodes, one after the other to whoever has fewest.
+    /// Deals `n_active` workers to the nodes, as [`deal_threads`] says.
     ///
     /// Only while no run is on.
     pub(super) fn share_out(&self, n_active: usize) {
         if self.n_active.load(Relaxed) == n_active {
             return;
         }
-        for node in &self.nodes {
-            node.n_active.store(0, Relaxed);
-        }
-        for _ in 0..n_active {
-            let has_room =
-                |node: &&NodeShare| (node.n_active.load(Relaxed) as usize) < node.n_seats;
-            let fewest = self
-                .nodes
-                .iter()
-                .filter(has_room)
-                .min_by_key(|n| n.n_active.load(Relaxed));
-            if let Some(node) = fewest {
-                node.n_active.fetch_add(1, Relaxed);
-            }
+        let seats: Vec<usize> = self.nodes.iter().map(|node| node.n_seats).collect();
+        for (node, n_in_node) in self.nodes.iter().zip(deal_threads(&seats, n_active)) {
+            node.n_active.store(n_in_node as u32, Relaxed);
         }
         let (mut first_worker, mut n_active_nodes, mut crowded) = (0, 0, false);
         for node in &self.nodes {
