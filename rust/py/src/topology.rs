@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use numamirror_core::sys;
-use numamirror_core::topology::{Topology, available_memory_bytes};
+use numamirror_core::topology::{CpuId, Topology, allowed_cpus, available_memory_bytes};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
@@ -53,4 +53,66 @@ pub(crate) fn topology<'py>(
     known.set_item("allowed_cpus", errors::map(py, sys::affinity())?)?;
     known.set_item("available_bytes", available_memory_bytes(proc_root))?;
     Ok(known)
+}
+
+/// Where workers run: on which CPUs and nodes, and how many take part in what.
+#[pyclass(frozen, module = "numamirror._core")]
+pub(crate) struct ThreadPlan {
+    pub(crate) plan: numamirror_core::topology::ThreadPlan,
+}
+
+#[pymethods]
+impl ThreadPlan {
+    /// Plans workers within the CPUs of this process and of `cpu_range`.
+    #[new]
+    #[pyo3(signature = (*, threads = None, threads_batch = None, cpu_range = None,
+                        simulate_nodes = None))]
+    fn new(
+        py: Python<'_>,
+        threads: Option<usize>,
+        threads_batch: Option<usize>,
+        cpu_range: Option<&str>,
+        simulate_nodes: Option<usize>,
+    ) -> PyResult<Self> {
+        let plan = || {
+            let topology = Topology::read(Path::new("/sys"), Path::new("/proc"))?;
+            let affinity: Vec<CpuId> = sys::affinity()?.into_iter().map(CpuId).collect();
+            let allowed = allowed_cpus(&affinity, cpu_range)?;
+            let plan = numamirror_core::topology::ThreadPlan::new;
+            plan(&topology, &allowed, threads, threads_batch, simulate_nodes)
+        };
+        errors::map(py, plan()).map(|plan| Self { plan })
+    }
+
+    /// CPU and node of each worker.
+    #[getter]
+    fn pins(&self) -> Vec<(u32, u32)> {
+        let pins = self.plan.pins.iter();
+        pins.map(|pin| (pin.cpu.0, pin.node.0)).collect()
+    }
+
+    /// Workers in a pass of one token.
+    #[getter]
+    fn n_threads(&self) -> usize {
+        self.plan.n_threads
+    }
+
+    /// Workers in a pass of more.
+    #[getter]
+    fn n_threads_batch(&self) -> usize {
+        self.plan.n_threads_batch
+    }
+
+    /// The kernel's node of each node in use; None for a pretended one.
+    #[getter]
+    fn kernel_nodes(&self) -> Vec<Option<u32>> {
+        let nodes = self.plan.kernel_nodes.iter();
+        nodes.map(|node| node.map(|node| node.0)).collect()
+    }
+
+    /// Workers of each node in use in a pass of one token.
+    #[getter]
+    fn node_threads(&self) -> Vec<usize> {
+        self.plan.node_threads.clone()
+    }
 }

@@ -136,7 +136,13 @@ impl ThreadPlan {
         let kernel_nodes = nodes.iter().map(kernel_node).collect();
         let seats: Vec<usize> = nodes.iter().map(|pins| pins.len()).collect();
         let node_threads = deal_threads(&seats, n_threads);
-        Ok(Self { pins, n_threads, n_threads_batch, kernel_nodes, node_threads })
+        Ok(Self {
+            pins,
+            n_threads,
+            n_threads_batch,
+            kernel_nodes,
+            node_threads,
+        })
     }
 }
 
@@ -152,16 +158,19 @@ fn pretend(cores: &[Core], n_threads: usize, n_nodes: usize) -> Result<Vec<Pin>>
     }
     let mut pins = Vec::with_capacity(n_threads);
     for node in 0..n_nodes {
-        let bound = |n_all: usize, node: usize| n_all * node / n_nodes;
-        let first = bound(cores.len(), node);
-        let own = &cores[first..bound(cores.len(), node + 1).max(first + 1).min(cores.len())];
-        let own = if own.is_empty() { &cores[node % cores.len()..][..1] } else { own };
+        let bound = |node: usize| cores.len() * node / n_nodes;
+        let first = bound(node);
+        let own = &cores[first..bound(node + 1).max(first + 1)];
         // The first CPU of each core, then the second of each, then round again.
         let n_stages = own.iter().map(|core| core.cpus.len()).max().unwrap_or(1);
-        let stages = (0..n_stages).flat_map(|stage| own.iter().filter_map(move |c| c.cpus.get(stage)));
+        let stages =
+            (0..n_stages).flat_map(|stage| own.iter().filter_map(move |c| c.cpus.get(stage)));
         let n_own = n_threads / n_nodes + usize::from(node < n_threads % n_nodes);
         let cpus = stages.cycle().take(n_own);
-        pins.extend(cpus.map(|&cpu| Pin { cpu, node: NodeId(node as u32) }));
+        pins.extend(cpus.map(|&cpu| Pin {
+            cpu,
+            node: NodeId(node as u32),
+        }));
     }
     Ok(pins)
 }
