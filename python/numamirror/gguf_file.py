@@ -17,8 +17,7 @@ from numamirror.gguf_header import Header, TensorInfo, read_header
 from numamirror.gguf_metadata import Metadata, describe_value, shown
 from numamirror.gguf_split import read_shards
 from numamirror.gguf_values import FETCH_AGAIN
-
-_GIB = 1 << 30
+from numamirror.units import GIB
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class ModelFile:
 
     def _lines(self) -> Iterator[str]:
         yield from (f"file {path}" for path in self.paths)
-        data_gib = sum(tensor.n_bytes for tensor in self.tensors.values()) / _GIB
+        data_gib = sum(tensor.n_bytes for tensor in self.tensors.values()) / GIB
         state = "complete" if self.complete else "header only"
         yield f"GGUF version {self.version}, {data_gib:.2f} GiB of tensors, {state}"
         yield f"metadata ({len(self.metadata)} keys)"

@@ -6,7 +6,6 @@ machine. Takes stage 1's `ModelFile`; placement and compilation take what it giv
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 
 from numamirror import _core, archs
@@ -32,16 +31,6 @@ class Plan:
     architecture: str
     config: Config
     tensors: tuple[TensorNeed, ...]
-
-    @property
-    def name(self) -> str:
-        """The model's name, or the file's."""
-        return self.model_file.metadata.get_str("general.name", self.model_file.paths[0].stem)
-
-    @property
-    def n_params(self) -> int:
-        """Number of weights."""
-        return sum(math.prod(record.shape) for record in self.model_file.tensors.values())
 
     @property
     def weight_bytes(self) -> int:

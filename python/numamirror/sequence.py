@@ -15,6 +15,7 @@ from numamirror import _core
 from numamirror.compile import Limits
 from numamirror.errors import ContextFullError
 from numamirror.sampling import Candidates, SamplingSettings
+from numamirror.token_ids import checked_ids
 
 
 def check_room(n_past: int, n_new: int, n_ctx: int) -> None:
@@ -75,8 +76,10 @@ class CachedSequence:
             progress: Receives tokens done and tokens in all after each chunk.
 
         Raises:
+            RequestError: One is no token id; nothing is computed.
             ContextFullError: They do not fit; nothing is computed.
         """
+        ids = checked_ids(ids, self._model.n_vocab)
         n_past, limits = self.n_past, self._model.limits
         check_room(n_past, len(ids), limits.n_ctx)
         for start in range(0, len(ids), limits.n_ubatch):
