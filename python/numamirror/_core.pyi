@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 __all__ = [
     "Engine",
+    "ThreadPlan",
+    "buffers",
     "dequantize",
     "isa",
     "isas",
@@ -97,9 +99,67 @@ def packed_bytes(type_name: str, n_rows: int, n_cols: int, role: str) -> int:
     """Bytes of one tensor in memory for the instruction set in use; `role` as in a program."""
 
 def memory_needs(
-    program: str, n_ubatch: int, n_ctx: int, n_parallel: int, cache_type_k: str, cache_type_v: str
-) -> tuple[int, int, int]:
-    """Bytes of packed weights, cache and activations."""
+    program: str,
+    buffers: Sequence[str],
+    threads: ThreadPlan,
+    n_ubatch: int,
+    n_ctx: int,
+    n_parallel: int,
+    cache_type_k: str,
+    cache_type_v: str,
+) -> tuple[list[int], int, int]:
+    """Bytes of packed weights on each node in use, of the cache and of activations.
+
+    Raises:
+        UnsupportedError: There is no such buffer with so many nodes.
+    """
+
+def buffers(n_nodes: int) -> list[str]:
+    """Names of the buffers that there are with so many nodes."""
+
+@final
+class ThreadPlan:
+    """Nodes in use and the workers on them."""
+
+    def __new__(
+        cls,
+        *,
+        threads: int | None = None,
+        threads_batch: int | None = None,
+        cpu_range: str | None = None,
+        simulate_nodes: int | None = None,
+    ) -> ThreadPlan:
+        """Plans workers within the CPUs of this process.
+
+        Args:
+            threads: Workers in a pass of one token; None: one a physical core.
+            threads_batch: Workers in a pass of more; None: as many.
+            cpu_range: CPUs to use, `LO-HI[,…]`; None: all allowed.
+            simulate_nodes: Deal the cores to this many pretended nodes.
+
+        Raises:
+            RequestError: The counts or the CPUs can't be had.
+        """
+
+    @property
+    def pins(self) -> list[tuple[int, int]]:
+        """CPU and node of each worker, contiguous by node."""
+
+    @property
+    def n_threads(self) -> int:
+        """Workers in a pass of one token."""
+
+    @property
+    def n_threads_batch(self) -> int:
+        """Workers in a pass of more."""
+
+    @property
+    def kernel_nodes(self) -> list[int | None]:
+        """The kernel's node of each node in use; None for a pretended one."""
+
+    @property
+    def node_threads(self) -> list[int]:
+        """Workers of each node in use in a pass of one token: what rows are dealt by."""
 
 @final
 class Engine:
@@ -109,10 +169,9 @@ class Engine:
         cls,
         program: str,
         sources: Sequence[tuple[str, int]],
+        buffers: Sequence[str],
+        threads: ThreadPlan,
         *,
-        threads: int | None,
-        threads_batch: int | None,
-        cpu_range: str | None,
         n_ubatch: int,
         n_ctx: int,
         n_parallel: int,
@@ -125,9 +184,8 @@ class Engine:
         Args:
             program: JSON of a program.
             sources: Path and offset of each of the program's tensors.
-            threads: Workers in a pass of one token; None: one a physical core.
-            threads_batch: Workers in a pass of more; None: as many.
-            cpu_range: CPUs to use, `LO-HI[,…]`; None: all allowed.
+            buffers: Buffer of each tensor.
+            threads: Nodes and workers.
             n_ubatch: Most tokens a pass.
             n_ctx: Longest sequence.
             n_parallel: Sequences of that length that fit.
@@ -143,20 +201,11 @@ class Engine:
     def isa(self) -> str:
         """The instruction set in use."""
 
-    @property
-    def pins(self) -> list[tuple[int, int]]:
-        """CPU and node of each worker."""
+    def page_kind(self) -> tuple[str, str | None, bool]:
+        """Pages of the weights, why not better ones, and whether binding to nodes was refused."""
 
-    @property
-    def n_threads(self) -> int:
-        """Workers in a pass of one token."""
-
-    @property
-    def n_threads_batch(self) -> int:
-        """Workers in a pass of more."""
-
-    def weight_pages(self) -> tuple[int, int]:
-        """Bytes of the weights in memory, and how many of them in huge pages."""
+    def weight_pages(self) -> list[tuple[int, int, list[tuple[int, int]]]]:
+        """Of each node's weights: bytes in memory, in huge pages, sampled pages by kernel node."""
 
     def forward(self, batch: Sequence[tuple[int, int, int, bool]]) -> None:
         """One pass over (sequence, position, token, wants logits).

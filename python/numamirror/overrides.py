@@ -23,14 +23,13 @@ from functools import cached_property
 from types import MappingProxyType
 
 from numamirror.errors import RequestError
+from numamirror.units import GIB
 
 DEFAULT_ALIAS = "CPU"
 """The buffer name that stands for the default, whatever that is."""
 
 EXPERTS_PATTERN = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 """Routed experts, not shared ones. Source: LLM_FFN_EXPS_REGEX in llama.cpp's common/common.h."""
-
-_GIB = 1 << 30
 
 _EXPECTED = "expected PATTERN=BUFFER"
 _NO_GPU_HINT = "no GPU here: write CPU or leave the rule out"
@@ -117,8 +116,7 @@ class Matches:
     def describe(self) -> str:
         """Tensors and bytes by rule, one line a rule."""
         return "\n".join(
-            f"{use.rule}: {use.n_tensors} tensors, {use.n_bytes / _GIB:.3f} GiB"
-            for use in self.uses
+            f"{use.rule}: {use.n_tensors} tensors, {use.n_bytes / GIB:.3f} GiB" for use in self.uses
         )
 
     def warning_lines(self) -> tuple[str, ...]:
