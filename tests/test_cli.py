@@ -243,7 +243,7 @@ def test_tokenize_json_has_the_shape_of_llama_server(
 def test_plan_prints_the_stages_alone_or_together(run_cli: RunCli, tiny_model_path: Path) -> None:
     together = run_cli("plan", tiny_model_path)
     assert together.returncode == 0, together.stderr
-    for stage in ("file", "plan", "placement", "program"):
+    for stage in ("file", "plan", "placement", "program", "memory"):
         alone = run_cli("plan", tiny_model_path, "--show", stage)
         assert alone.returncode == 0, alone.stderr
         assert f"== {stage} ==\n{alone.stdout}" in together.stdout
@@ -252,6 +252,7 @@ def test_plan_prints_the_stages_alone_or_together(run_cli: RunCli, tiny_model_pa
         "plan",
         "placement",
         "program",
+        "memory",
     }
 
 

@@ -244,10 +244,8 @@ class Model:
             ContextFullError: The cache has no room.
         """
         checked_ids([item[2] for item in batch], self.n_vocab, "token")
-        engine = self.engine
-        engine.forward(list(batch))
         logits = np.empty((sum(item[3] for item in batch), self.n_vocab), np.float32)
-        engine.copy_logits(logits)
+        self.engine.logits(list(batch), logits)
         return logits
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
@@ -268,8 +266,7 @@ class Model:
             for start in range(0, len(ids), self.limits.n_ubatch):
                 chunk = ids[start : start + self.limits.n_ubatch]
                 rows = [(sequence, start + i, int(token), True) for i, token in enumerate(chunk)]
-                self.engine.forward(rows)
-                self.engine.copy_logits(out[start : start + len(chunk)])
+                self.engine.logits(rows, out[start : start + len(chunk)])
         finally:
             self.engine.remove(sequence)
         return out

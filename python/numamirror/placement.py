@@ -61,6 +61,13 @@ class MemoryNeeds:
         """All of it."""
         return self.weights_bytes + self.cache_bytes + self.activation_bytes
 
+    def describe(self) -> str:
+        """Each part in GiB, for `plan --show memory` and for messages."""
+        return (
+            f"{self.total_bytes / GIB:.2f} GiB: weights {self.weights_bytes / GIB:.2f}, "
+            f"cache {self.cache_bytes / GIB:.2f}, activations {self.activation_bytes / GIB:.2f}"
+        )
+
 
 def place(plan: Plan) -> Placement:
     """Gives every tensor of the plan its buffer and its packed size."""
@@ -85,12 +92,7 @@ def check_fits(needs: MemoryNeeds, available_bytes: int | None) -> None:
     """
     if available_bytes is None or needs.total_bytes <= available_bytes:
         return
-    msg = (
-        f"not enough memory: {needs.total_bytes / GIB:.2f} GiB needed "
-        f"(weights {needs.weights_bytes / GIB:.2f}, cache {needs.cache_bytes / GIB:.2f}, "
-        f"activations {needs.activation_bytes / GIB:.2f}), "
-        f"{available_bytes / GIB:.2f} GiB available"
-    )
+    msg = f"not enough memory: {available_bytes / GIB:.2f} GiB available, needed {needs.describe()}"
     raise OutOfNodeMemoryError(
         msg, hint="lower --ctx-size or --ubatch-size, or stop other programs"
     )

@@ -104,12 +104,12 @@ class CachedSequence:
         n_vocab = self._model.n_vocab
         n = 1 if settings.temperature <= 0 else settings.top_k if settings.top_k > 0 else n_vocab
         ids, logits = self._model.engine.best(
-            0,
+            self._id,
             n,
             [int(token) for token in recent_ids],
             (settings.repeat_penalty, settings.frequency_penalty, settings.presence_penalty),
         )
-        return Candidates(np.array(ids, np.uint32), np.array(logits, np.float32))
+        return Candidates(np.frombuffer(ids, np.uint32), np.frombuffer(logits, np.float32))
 
     def close(self) -> None:
         """Frees its part of the cache; nothing is left to free once the model is closed."""
