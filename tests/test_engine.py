@@ -13,7 +13,7 @@ import tiny_gguf
 from numamirror import generate, load
 from numamirror.cli.model_source import notes
 from numamirror.engine import Model, prepare
-from numamirror.errors import RequestError
+from numamirror.errors import ContextFullError, RequestError
 from numamirror.gguf_file import open_model
 from numamirror.sampling import SamplingSettings
 
@@ -33,6 +33,37 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(path: Path) -> Model:
     """That model, loaded, with room for several sequences."""
     return load(path, parallel=4)
+
+
+def test_what_is_no_path_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"path is 5, expected the path of a \.gguf file"):
+        load(5)  # type: ignore[arg-type]
+
+
+def test_a_cache_held_by_other_sequences_is_said(path: Path) -> None:
+    with load(path, ctx_size=64) as model:
+        first, second = model.new_sequence(), model.new_sequence()
+        first.extend([1] * 64)
+        with pytest.raises(ContextFullError) as caught:
+            second.extend([1])
+        assert "other sequences hold the cache" in str(caught.value.hint)
+        first.close()
+        second.extend([1])
+        with pytest.raises(ContextFullError) as caught:
+            second.extend([1] * 64)
+        assert "--ctx-size" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("penalty", [-100.0, 100.0])
+def test_the_strongest_penalties_leave_logits_finite(model: Model, penalty: float) -> None:
+    for repeat in (0.01, 100.0):
+        settings = SamplingSettings(
+            repeat_penalty=repeat, presence_penalty=penalty, frequency_penalty=penalty
+        )
+        sequence = model.new_sequence()
+        sequence.extend(PROMPTS[0])
+        assert np.isfinite(sequence.candidates(settings, PROMPTS[0] * 9).logits).all()
+        sequence.close()
 
 
 def test_an_unknown_option_is_named(path: Path) -> None:
@@ -118,4 +149,4 @@ def test_threads_that_share_a_cpu_are_noted(path: Path) -> None:
         assert notes(model) == []
         cpu = model.engine.pins[0][0]
     with load(path, ctx_size=64, threads=2, cpu_range=str(cpu)) as crowded:
-        assert [note.split(",")[0] for note in notes(crowded)] == ["2 threads share 1 cpus"]
+        assert [note.split(";")[0] for note in notes(crowded)] == ["threads: 2, cpus allowed: 1"]
