@@ -71,7 +71,7 @@ def notes(model: Model) -> list[str]:
     n_cpus = len({cpu for cpu, _ in pins})
     if n_cpus < len(pins):
         found.append(
-            f"threads: {len(pins)}, cpus allowed: {n_cpus}; those that share one slow each other down"
+            f"threads: {len(pins)}, cpus allowed: {n_cpus}; those that share one are slow"
         )
     return found
 
