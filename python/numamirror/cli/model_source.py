@@ -70,9 +70,7 @@ def notes(model: Model) -> list[str]:
     pins = model.engine.pins
     n_cpus = len({cpu for cpu, _ in pins})
     if n_cpus < len(pins):
-        found.append(
-            f"threads: {len(pins)}, cpus allowed: {n_cpus}; those that share one are slow"
-        )
+        found.append(f"threads: {len(pins)}, cpus allowed: {n_cpus}; those that share one are slow")
     return found
 
 
