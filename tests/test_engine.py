@@ -20,6 +20,11 @@ def model(tiny_model_path: Path) -> Iterator[Model]:
         yield loaded
 
 
+def test_what_is_no_path_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"path is 5, expected the path of a \.gguf file"):
+        numamirror.load(5)  # type: ignore[arg-type]
+
+
 NO_IDS: list[Any] = [[1.7], "12", [True], [-1], [2**40], None]
 
 
@@ -59,6 +64,6 @@ def test_a_model_is_prepared_first_and_loaded_of_that(tiny_model_path: Path) -> 
 
 def test_threads_that_share_a_cpu_are_noted(model: Model, tiny_model_path: Path) -> None:
     assert notes(model) == []
-    cpu = model.engine.pins[0][0]
+    cpu = model.threads.pins[0][0]
     with numamirror.load(tiny_model_path, ctx_size=64, threads=2, cpu_range=str(cpu)) as crowded:
-        assert [note.split(",")[0] for note in notes(crowded)] == ["2 threads share 1 cpus"]
+        assert [note.split(";")[0] for note in notes(crowded)] == ["threads: 2, cpus allowed: 1"]

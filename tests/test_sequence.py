@@ -10,7 +10,7 @@ import pytest
 import tiny_gguf
 from numamirror import generate, load
 from numamirror.engine import Model
-from numamirror.errors import RequestError
+from numamirror.errors import ContextFullError, RequestError
 from numamirror.sampling import SamplingSettings
 
 PROMPTS = ([1, 2, 3, 4, 5], [9, 8, 7, 6, 5, 4, 3])
@@ -29,6 +29,32 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(path: Path) -> Model:
     """That model, loaded, with room for several sequences."""
     return load(path, parallel=4)
+
+
+def test_a_cache_held_by_other_sequences_is_said(path: Path) -> None:
+    with load(path, ctx_size=64) as model:
+        first, second = model.new_sequence(), model.new_sequence()
+        first.extend([1] * 64)
+        with pytest.raises(ContextFullError) as caught:
+            second.extend([1])
+        assert "other sequences hold the cache" in str(caught.value.hint)
+        first.close()
+        second.extend([1])
+        with pytest.raises(ContextFullError) as caught:
+            second.extend([1] * 64)
+        assert "--ctx-size" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("penalty", [-100.0, 100.0])
+def test_the_strongest_penalties_leave_logits_finite(model: Model, penalty: float) -> None:
+    for repeat in (0.01, 100.0):
+        settings = SamplingSettings(
+            repeat_penalty=repeat, presence_penalty=penalty, frequency_penalty=penalty
+        )
+        sequence = model.new_sequence()
+        sequence.extend(PROMPTS[0])
+        assert np.isfinite(sequence.candidates(settings, PROMPTS[0] * 9).logits).all()
+        sequence.close()
 
 
 def test_an_unknown_option_is_named(path: Path) -> None:

@@ -320,7 +320,7 @@ class Model:
         return "\n".join([*lines, *self._node_lines()])
 
     def _node_lines(self) -> list[str]:
-        """Of each node: its workers' CPUs, its weights, and the nodes that its pages really have."""
+        """Of each node: its workers' CPUs, its weights, and where its pages really are."""
         pins, lines = list(self.threads.pins), []
         shares = [len(list(group)) for _, group in itertools.groupby(node for _, node in pins)]
         for node, (kernel_node, n_pins, report) in enumerate(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from numamirror.bounds import wrong
 from numamirror.errors import ModelFileError
 from numamirror.gguf_header import Header, TensorInfo, read_header
 from numamirror.gguf_metadata import Metadata, describe_value, shown
@@ -106,7 +107,10 @@ def open_model(path: str | Path) -> ModelFile:
     Raises:
         ModelFileError: A file is missing, can't be read, is no GGUF, truncated or damaged.
         UnsupportedError: A version, byte order or tensor type that is not read here.
+        RequestError: `path` is none.
     """
+    if not isinstance(path, str | Path):
+        raise wrong("path", path, "the path of a .gguf file")
     headers = read_shards(read_header(Path(path)))
     tensors: dict[str, TensorRecord] = {}
     for header in headers:

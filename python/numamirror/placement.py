@@ -1,7 +1,7 @@
 """Stage 3: where each tensor goes, and whether it all fits.
 
-Holds the default buffers, the use of `-ot` rules and the memory check. Reads no weight and allocates
-nothing. `numamirror plan` prints what it gives; the engine loads by it.
+Holds the default buffers, the use of `-ot` rules and the memory check. Reads no weight and
+allocates nothing. `numamirror plan` prints what it gives; the engine loads by it.
 """
 
 from __future__ import annotations

@@ -70,9 +70,7 @@ def notes(model: Model) -> list[str]:
     pins = model.threads.pins
     n_cpus = len({cpu for cpu, _ in pins})
     if n_cpus < len(pins):
-        found.append(
-            f"{len(pins)} threads share {n_cpus} cpus, all that may be used: fewer are faster"
-        )
+        found.append(f"threads: {len(pins)}, cpus allowed: {n_cpus}; those that share one are slow")
     if model.options.numa != model.options.numa_mode:
         found.append(f"--numa {model.options.numa} is {model.options.numa_mode} here")
     if model.options.simulate_nodes is not None:
