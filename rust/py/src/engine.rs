@@ -9,14 +9,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use numamirror_core::batch::BatchItem;
+use numamirror_core::buffer::Buffer;
 use numamirror_core::candidates::{self, Penalties};
 use numamirror_core::error::{Error, Result};
 use numamirror_core::exec::{ExecOptions, Executor};
 use numamirror_core::isa;
-use numamirror_core::load::{load, open};
+use numamirror_core::load::{Memory, load, open};
+use numamirror_core::memory::PageKind;
 use numamirror_core::program::Program;
 use numamirror_core::sys;
-use numamirror_core::topology::{CpuId, ThreadPlan, Topology, allowed_cpus};
+use numamirror_core::topology::{CpuId, NodeId, Pin, ThreadPlan, Topology, allowed_cpus};
 use numamirror_core::weights::Layout;
 use numamirror_core::workers::Workers;
 use pyo3::buffer::PyBuffer;
@@ -80,13 +82,20 @@ impl Engine {
         let executor = enter(py, notice, |poll| {
             let workers = Workers::new(&threads.pins)?;
             let (files, sources) = open(&sources)?;
-            let layout = Layout::new(program.tensors(), isa)?;
+            let (nodes, node_threads) = nodes_of(&threads.pins);
+            let memory = Memory {
+                kernel_nodes: &nodes.into_iter().map(Some).collect::<Vec<_>>(),
+                pages: PageKind::Transparent,
+                sysfs_root: Path::new("/sys"),
+            };
+            let buffers = vec![Buffer::split(); program.tensors().len()];
+            let layout = Layout::on_nodes(program.tensors(), &buffers, &node_threads, isa)?;
             let mut advance = |bytes| {
                 done.store(bytes, Ordering::Relaxed);
                 poll()
             };
-            let weights = load(layout, &files, &sources, &workers, &mut advance)?;
-            Executor::new(program, weights, workers, isa, options)
+            let weights = load(layout, &memory, &files, &sources, &workers, &mut advance)?;
+            Executor::new(program, weights, workers, isa, options, &memory, poll)
         })?;
         Ok(Self {
             executor: Mutex::new(executor),
@@ -126,8 +135,16 @@ impl Engine {
     /// Bytes of the packed weights, and how many of them lie in huge pages.
     fn weight_pages(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
         let executor = self.lock_with_gil(py);
-        let report = errors::map(py, executor.weights().memory().page_report())?;
-        Ok((report.resident_bytes, report.huge_bytes))
+        let arenas = executor.weights().arenas();
+        let reports: Result<Vec<_>> = arenas
+            .iter()
+            .map(|(node, _)| arenas.page_report(node))
+            .collect();
+        let reports = errors::map(py, reports)?;
+        let sizes = reports.iter().map(|report| &report.sizes);
+        Ok(sizes.fold((0, 0), |(resident, huge), sizes| {
+            (resident + sizes.resident_bytes, huge + sizes.huge_bytes)
+        }))
     }
 
     /// One forward pass over (sequence, position, token, wants logits).
@@ -204,6 +221,12 @@ impl Engine {
             .lock_py_attached(py)
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The nodes of pins, which are contiguous by node, and the workers of each.
+fn nodes_of(pins: &[Pin]) -> (Vec<NodeId>, Vec<usize>) {
+    let by_node = pins.chunk_by(|a, b| a.node == b.node);
+    by_node.map(|pins| (pins[0].node, pins.len())).unzip()
 }
 
 /// Where workers run, within the CPUs of this process and of `cpu_range`.

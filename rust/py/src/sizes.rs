@@ -56,7 +56,7 @@ pub(crate) fn memory_needs(
         let program = Program::from_json(program)?;
         let weights = Layout::new(program.tensors(), isa::choose(None)?)?.n_bytes();
         let limits = state_limits(n_ctx, n_parallel, cache_type_k, cache_type_v)?;
-        let cache = cache_bytes(program.caches(), &limits);
+        let cache = cache_bytes(program.caches(), &limits, 1)[0];
         Ok((weights, cache, arena_bytes(program.slots(), n_ubatch, 1)))
     };
     errors::map(py, needs())

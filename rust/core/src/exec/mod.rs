@@ -10,6 +10,7 @@ use crate::arena::{Arena, Rows, SlotId};
 use crate::batch::{Batch, BatchItem};
 use crate::error::{Error, Result};
 use crate::isa::Isa;
+use crate::load::Memory;
 use crate::ops::operand::Use;
 use crate::ops::{AnyOp, Op, Pass, Phase};
 use crate::program::{Program, Step};
@@ -52,19 +53,25 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Puts the parts together and reserves memory for activations and cache.
+    /// Puts the parts together and gets memory for activations and cache.
+    ///
+    /// # Args
+    /// `memory`: that of the weights; the cache gets the like. `poll` may stop its first touch.
     ///
     /// # Errors
-    /// [`Error::BadRequest`] for options out of range or weights of another program;
-    /// [`Error::OutOfMemory`].
+    /// [`Error::BadRequest`] for options out of range, weights of another program or of other
+    /// nodes; [`Error::Interrupted`]; [`Error::OutOfMemory`] and what else arenas can meet with.
     pub fn new(
         program: Program,
         weights: Weights,
         workers: Workers,
         isa: &'static Isa,
         options: ExecOptions,
+        memory: &Memory<'_>,
+        poll: &mut dyn FnMut() -> Control,
     ) -> Result<Self> {
         check_parts(&program, &weights, &workers, &options)?;
+        check_nodes(&weights, memory, &workers)?;
         let shapes = program.shapes();
         let scratch_elems = program
             .steps
@@ -73,8 +80,8 @@ impl Executor {
             .max();
         let scratch_elems = scratch_elems.unwrap_or(0);
         Ok(Self {
-            sequences: Sequences::new(&options.state)?,
-            cache: BlockCache::new(&program.caches, &options.state)?,
+            sequences: Sequences::new(&options.state, workers.n_nodes())?,
+            cache: BlockCache::new(&program.caches, &options.state, memory, &workers, poll)?,
             arena: Arena::new(&program.slots, options.max_rows, workers.n_nodes())?,
             rows: program.slots.iter().map(|slot| slot.rows).collect(),
             scratch: (0..workers.n_threads())
@@ -104,6 +111,12 @@ impl Executor {
     #[must_use]
     pub fn weights(&self) -> &Weights {
         &self.weights
+    }
+
+    /// Keys and values.
+    #[must_use]
+    pub fn cache(&self) -> &BlockCache {
+        &self.cache
     }
 
     /// The program.
@@ -230,6 +243,16 @@ fn check_parts(
         return Err(bad("weights", found, "those of the program".into()));
     }
     Ok(())
+}
+
+/// Checks that weights, cache and workers are on as many nodes.
+fn check_nodes(weights: &Weights, memory: &Memory<'_>, workers: &Workers) -> Result<()> {
+    let n_nodes = workers.n_nodes();
+    let mut found = [weights.arenas().n_nodes(), memory.kernel_nodes.len()].into_iter();
+    match found.find(|&found| found != n_nodes) {
+        Some(found) => Err(bad("nodes of the memory", found, n_nodes.to_string())),
+        None => Ok(()),
+    }
 }
 
 fn in_range(name: &str, found: usize, most: usize) -> Result<()> {

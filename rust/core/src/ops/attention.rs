@@ -2,7 +2,7 @@
 //!
 //! Numbers do not depend on how a prompt is cut, on who shares the batch or on threads: scores,
 //! maxima and sums of one query row go over positions in ascending order, in partial results of
-//! [`CHUNK_POSITIONS`] absolute positions each, merged in ascending order.
+//! 1,024 absolute positions each, merged in ascending order.
 
 use std::ops::Range;
 
@@ -12,11 +12,7 @@ use super::{Op, Pass, Phase, Shapes};
 use crate::arena::{Deal, Grid, Rows, Tile};
 use crate::batch::{BlockId, Run};
 use crate::isa::vector::{AttendBlock, BLOCK_POSITIONS, CacheMut, Partial, attend_scratch_elems};
-
-/// Absolute positions of one partial result. Part of the results' definition: another value
-/// gives other roundings.
-const CHUNK_POSITIONS: usize = 1024;
-const CHUNK_BLOCKS: usize = CHUNK_POSITIONS / BLOCK_POSITIONS;
+use crate::state::CHUNK_BLOCKS;
 
 /// Most query rows of a tile: they share each block's way from memory and its conversion to f32.
 const MAX_QUERY_ROWS: usize = 64;

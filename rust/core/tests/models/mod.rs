@@ -376,7 +376,15 @@ pub(crate) fn executor_with(
             v_type: how.cache,
         },
     };
-    Executor::new(program.clone(), weights, workers, how.isa, options)
+    Executor::new(
+        program.clone(),
+        weights,
+        workers,
+        how.isa,
+        options,
+        &anywhere(n_nodes),
+        &mut || Control::Continue,
+    )
 }
 
 /// Items for consecutive tokens of a sequence that all want logits.
