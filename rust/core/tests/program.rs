@@ -269,7 +269,12 @@ fn huge_but_valid_programs_are_answered_with_out_of_memory() {
     );
     let cache = cache.unwrap_err();
     assert!(matches!(cache, Error::MemoryLimit { .. }), "{cache}");
-    let arena = numamirror_core::arena::Arena::new(program.slots(), usize::MAX, 1).unwrap_err();
+    let size = numamirror_core::arena::ArenaSize {
+        max_rows: usize::MAX,
+        n_nodes: 1,
+        partial_elems: usize::MAX,
+    };
+    let arena = numamirror_core::arena::Arena::new(program.slots(), size).unwrap_err();
     assert!(matches!(arena, Error::OutOfMemory { .. }), "{arena}");
 }
 

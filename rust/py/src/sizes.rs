@@ -1,6 +1,6 @@
 //! What can be told of a program before anything is loaded: whether it holds, what it takes.
 
-use numamirror_core::arena::arena_bytes;
+use numamirror_core::arena::{ArenaSize, arena_bytes};
 use numamirror_core::error::Result;
 use numamirror_core::isa;
 use numamirror_core::program::Program;
@@ -57,7 +57,12 @@ pub(crate) fn memory_needs(
         let weights = Layout::new(program.tensors(), isa::choose(None)?)?.n_bytes();
         let limits = state_limits(n_ctx, n_parallel, cache_type_k, cache_type_v)?;
         let cache = cache_bytes(program.caches(), &limits, 1)[0];
-        Ok((weights, cache, arena_bytes(program.slots(), n_ubatch, 1)))
+        let size = ArenaSize {
+            max_rows: n_ubatch,
+            n_nodes: 1,
+            partial_elems: program.partial_elems(n_ubatch, n_ctx),
+        };
+        Ok((weights, cache, arena_bytes(program.slots(), &size)))
     };
     errors::map(py, needs())
 }

@@ -6,7 +6,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::arena::{Arena, Rows, SlotId};
+use crate::arena::{Arena, ArenaSize, Rows, SlotId};
 use crate::batch::{Batch, BatchItem};
 use crate::error::{Error, Result};
 use crate::isa::Isa;
@@ -72,6 +72,11 @@ impl Executor {
     ) -> Result<Self> {
         check_parts(&program, &weights, &workers, &options)?;
         check_nodes(&weights, memory, &workers)?;
+        let size = ArenaSize {
+            max_rows: options.max_rows,
+            n_nodes: workers.n_nodes(),
+            partial_elems: program.partial_elems(options.max_rows, options.state.n_ctx),
+        };
         let shapes = program.shapes();
         let scratch_elems = program
             .steps
@@ -82,7 +87,7 @@ impl Executor {
         Ok(Self {
             sequences: Sequences::new(&options.state, workers.n_nodes())?,
             cache: BlockCache::new(&program.caches, &options.state, memory, &workers, poll)?,
-            arena: Arena::new(&program.slots, options.max_rows, workers.n_nodes())?,
+            arena: Arena::new(&program.slots, size)?,
             rows: program.slots.iter().map(|slot| slot.rows).collect(),
             scratch: (0..workers.n_threads())
                 .map(|_| Mutex::new(vec![0.0; scratch_elems]))
@@ -286,10 +291,10 @@ fn run_op(op: &dyn Op, pass: &Pass<'_>, scratch: &mut [f32]) -> bool {
                         op.store(run, head, k, v, pass);
                     });
             }
-            Phase::Tiles(deal, n_grids) => pass.arena.for_each_tile(
+            Phase::Tiles(deal, grids) => pass.arena.for_each_tile(
                 team,
                 deal,
-                n_grids,
+                grids,
                 |i| op.grid(i, pass),
                 |i, tile| op.fill(i, tile, pass, scratch),
             ),
