@@ -2,9 +2,9 @@
 //!
 //! A slot is `f32[n_rows, width]`, row-major; its memory is reused by the program's compiler, not
 //! here. Beside slots lie their 8-bit copies, and partial results that an op leaves from one of
-//! its phases to the next. Ops never see a pointer: a phase cuts the slot it writes into a [`Grid`] of tiles, each
-//! worker claims tiles from the team's counter, and a [`Tile`] is the exclusive right to its
-//! rectangle. Knows no op; `exec` drives it, ops fill tiles.
+//! its phases to the next. Ops never see a pointer: a phase cuts what it writes into a [`Grid`] of
+//! tiles, each worker claims tiles from the team's counter, and a [`Tile`] is the exclusive right to
+//! its //! rectangle. Knows no op; `exec` drives it, ops fill tiles.
 #![expect(
     unsafe_code,
     reason = "hands out disjoint rectangles of one mapping to several workers"
@@ -73,8 +73,8 @@ impl Arena {
         self.area_rows(Area::Partials { width }, row..row + 1)
     }
 
-    /// Sound because a verified op never reads a slot that it writes, no phase reads partial results
-    /// and writes them, and phases are apart by a barrier: no tile of this area lives while
+    /// Sound because a verified op never reads a slot that it writes, no phase both reads and
+    /// writes partial results, and phases are apart by a barrier: no tile of this area lives while
     /// the result does.
     fn area_rows(&self, area: Area, rows: Range<usize>) -> &[f32] {
         let (place, n_rows) = self.place(area);
@@ -199,9 +199,9 @@ impl Arena {
         let n_blocks = width / Q8_BLOCK_ELEMS;
         let place = self.layout.quantized[team.node().0];
         while let Some(row) = team.next_chunk(n_rows) {
-            // SAFETY: each row is claimed by one worker of the node a phase, rows do not overlap, and
-            // each node has its own arrays; the three arrays were laid out for `max_rows` rows of the widest slot; nothing reads
-            // them in this phase.
+            // SAFETY: each row is claimed by one worker of the node a phase, rows do not overlap,
+            // and each node has its own arrays; the three arrays were laid out for `max_rows` rows
+            // of the widest slot; nothing reads them in this phase.
             let (q, scale, sum) = unsafe {
                 (
                     self.row_mut::<i8>(place.q, row, width),

@@ -208,8 +208,8 @@ impl BlockCache {
     ) -> CacheRef<'_> {
         let (pointer, n_elems) = self.part_pointer(offset, dim, kind, block, head);
         // SAFETY: inside the arena (asserted), which `new` touched and which lives as long as self;
-        // aligned because parts and heads are multiples of 64 elements; writers exist only inside `for_each_store`, whose phase has
-        // no readers.
+        // aligned because parts and heads are multiples of 64 elements; writers exist only inside
+        // `for_each_store`, whose phase has no readers.
         unsafe {
             match kind {
                 CacheType::F16 => {
