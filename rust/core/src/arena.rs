@@ -4,7 +4,7 @@
 //! here. Beside slots lie their 8-bit copies, and partial results that an op leaves from one of
 //! its phases to the next. Ops never see a pointer: a phase cuts what it writes into a [`Grid`] of
 //! tiles, each worker claims tiles from the team's counter, and a [`Tile`] is the exclusive right to
-//! its //! rectangle. Knows no op; `exec` drives it, ops fill tiles.
+//! its rectangle. Knows no op; `exec` drives it, ops fill tiles.
 #![expect(
     unsafe_code,
     reason = "hands out disjoint rectangles of one mapping to several workers"
