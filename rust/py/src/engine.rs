@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use numamirror_core::batch::BatchItem;
+use numamirror_core::buffer::Buffer;
 use numamirror_core::candidates::{self, Penalties};
 use numamirror_core::error::{Error, Result};
 use numamirror_core::exec::{ExecOptions, Executor};
@@ -125,7 +126,7 @@ impl Engine {
                 poll()
             };
             let weights = load(layout, &memory, &files, &sources, &workers, &mut advance)?;
-            Executor::new(program, weights, workers, isa, options)
+            Executor::new(program, weights, workers, isa, options, &memory, poll)
         })?;
         Ok(Self {
             n_vocab: executor.program().n_vocab(),
