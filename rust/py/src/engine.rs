@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use numamirror_core::batch::BatchItem;
-use numamirror_core::buffer::Buffer;
 use numamirror_core::candidates::{self, Penalties};
 use numamirror_core::error::{Error, Result};
 use numamirror_core::exec::{ExecOptions, Executor};
