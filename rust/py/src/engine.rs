@@ -101,13 +101,13 @@ impl Engine {
         self.isa.name
     }
 
-    /// CPU and node of each worker.
+    /// CPU of each worker, and the index of its node among those in use.
     #[getter]
     fn pins(&self) -> Vec<(u32, u32)> {
         self.threads
             .pins
             .iter()
-            .map(|pin| (pin.cpu.0, pin.node.0))
+            .map(|pin| (pin.cpu.0, pin.node.0 as u32))
             .collect()
     }
 
@@ -215,5 +215,5 @@ fn plan_threads(
     let topology = Topology::read(Path::new("/sys"), Path::new("/proc"))?;
     let affinity: Vec<CpuId> = sys::affinity()?.into_iter().map(CpuId).collect();
     let allowed = allowed_cpus(&affinity, cpu_range)?;
-    ThreadPlan::new(&topology, &allowed, threads, threads_batch)
+    ThreadPlan::new(&topology, &allowed, threads, threads_batch, None)
 }
