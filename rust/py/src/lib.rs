@@ -19,5 +19,5 @@ mod _core {
     #[pymodule_export]
     use crate::sizes::{memory_needs, packed_bytes, verify_program};
     #[pymodule_export]
-    use crate::topology::topology;
+    use crate::topology::{phase_rows, thread_plan, topology};
 }

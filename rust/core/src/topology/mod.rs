@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | `cpu_list` | lists of CPUs as text |
 //! | `read` | a [`Topology`] from a tree of files |
+//! | `page_pools` | large pages, and pages that move by themselves |
 //! | `nodes` | the nodes in use, real or pretended |
 //! | `pins` | which CPU each worker runs on |
 //! | `plan` | workers of both kinds of passes |
@@ -14,6 +15,7 @@
 
 mod cpu_list;
 mod nodes;
+mod page_pools;
 mod pins;
 mod plan;
 mod read;
@@ -21,6 +23,7 @@ mod shares;
 
 pub use cpu_list::{format_cpu_list, parse_cpu_list};
 pub use nodes::{MAX_SIMULATED_NODES, NodeInUse, NodeIndex, NodesInUse};
+pub use page_pools::{PagePool, numa_balancing, page_pools, transparent_page_mode};
 pub use pins::{Pin, active_in_node, allowed_cpus, spread_pins};
 pub use plan::{MAX_THREADS, ThreadPlan};
 pub use read::available_memory_bytes;
