@@ -19,7 +19,9 @@ __all__ = [
     "op_schema",
     "packed_bytes",
     "packed_forms",
+    "phase_rows",
     "quant_types",
+    "thread_plan",
     "topology",
     "verify_program",
 ]
@@ -42,11 +44,26 @@ class _Core(TypedDict):
     node: int
     cpus: list[int]
 
+class _PagePool(TypedDict):
+    node: int | None
+    page_bytes: int
+    n_pages: int
+    n_free_pages: int
+
 class _Topology(TypedDict):
     nodes: list[_Node]
     cores: list[_Core]
     allowed_cpus: list[int]
     available_bytes: int | None
+    page_pools: list[_PagePool]
+    transparent_huge_pages: str | None
+    numa_balancing: int | None
+
+class _ThreadPlan(TypedDict):
+    nodes: list[int | None]
+    pins: list[tuple[int, int]]
+    node_threads: list[int]
+    node_threads_batch: list[int]
 
 def quant_types() -> list[_QuantType]:
     """Every quantization type that weights may have, with its packed form."""
@@ -79,11 +96,54 @@ def dequantize(type_name: str, data: bytes) -> bytes:
     """
 
 def topology(sysfs_root: str = "/sys", proc_root: str = "/proc") -> _Topology:
-    """Nodes, cores, memory and the CPUs of this process.
+    """Nodes, cores, memory, large pages and the CPUs of this process.
+
+    Pools of huge pages have node None where the kernel does not tell nodes apart. The mode of
+    transparent huge pages is `always`, `madvise` or `never`; `numa_balancing` is 0 when off.
 
     Raises:
         EngineError: A file below the roots can't be read.
         RequestError: A file holds nonsense.
+    """
+
+def thread_plan(
+    sysfs_root: str,
+    proc_root: str,
+    allowed_cpus: Sequence[int],
+    threads: int | None,
+    threads_batch: int | None,
+    simulate_nodes: int | None,
+) -> _ThreadPlan:
+    """The nodes in use and where the workers of an engine would run. Starts nothing.
+
+    Args:
+        sysfs_root: `/sys` or a copy.
+        proc_root: `/proc` or a copy.
+        allowed_cpus: CPUs that workers may use.
+        threads: Workers in a pass of one token; None: one a physical core.
+        threads_batch: Workers in a pass of more; None: as many.
+        simulate_nodes: How many nodes to pretend; None: the real ones.
+
+    Returns:
+        `nodes`: the kernel's number of each node in use, None for a pretended one. `pins`: CPU and
+        index of the node of each worker, contiguous by node. `node_threads`: how many workers of
+        each node, the first ones, take part in a pass of one token; `node_threads_batch`: of more.
+
+    Raises:
+        EngineError: A file below the roots can't be read.
+        RequestError: A file holds nonsense, a count is out of range or no allowed CPU is online.
+    """
+
+def phase_rows(
+    n_units: int, node_threads: Sequence[int], phase_threads: Sequence[int]
+) -> list[list[tuple[int, int, int]]]:
+    """What each node's threads work on in a phase: (owner, first unit, end).
+
+    Units (panels of rows) are owned in proportion to `node_threads`. A node with threads in the
+    phase works on its own, and the others share what nodes without any own.
+
+    Raises:
+        RequestError: The lists differ in length, or a count is out of range.
     """
 
 def verify_program(program: str) -> None:
@@ -145,7 +205,7 @@ class Engine:
 
     @property
     def pins(self) -> list[tuple[int, int]]:
-        """CPU and node of each worker."""
+        """CPU of each worker, and the index of its node among those in use."""
 
     @property
     def n_threads(self) -> int:

@@ -248,7 +248,7 @@ fn one_thread_a_core_when_nothing_is_asked() {
 
 #[test]
 fn fewer_threads_of_one_phase_still_have_cores_of_their_own() {
-    // Node 0 has two cores, node 1 six: of twelve threads some are siblings, of the first eight none.
+    // Node 0 has two cores, node 1 six: of 12 threads some are siblings, of the first 8 none.
     let topology = plain(&[&[2, 2], &[2; 6]], &(0..16).collect::<Vec<_>>());
     let online = topology.online_cpus();
     let plan = ThreadPlan::new(&topology, &online, Some(8), Some(12), None).unwrap();
