@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--prompt", type=int, default=256)
     parser.add_argument("--generate", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     a = parser.parse_args()
     path = a.model or default_model.find()
     ours = numamirror_runs(path, a.threads, a.prompt + a.generate)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+import tiny_gguf
 from conftest import RunCli
 from numamirror import cli
 from numamirror.cli import plan as plan_command
@@ -95,6 +96,7 @@ def test_a_traceback_comes_with_v_only(run_cli: RunCli, tmp_path: Path) -> None:
     words = ["plan", str(tmp_path / "gone.gguf")]
     assert "Traceback" not in run_cli(*words).stderr
     assert "Traceback" in run_cli(*words, "-v").stderr
+    assert "Traceback" in run_cli(*words, env={"NUMAMIRROR_VERBOSE": "1"}).stderr
 
 
 def test_text_that_is_not_utf8_is_named(run_cli: RunCli, tmp_path: Path) -> None:
@@ -218,6 +220,108 @@ def test_a_prompt_longer_than_the_context_is_refused(
     assert_refused(result, 1, "context", has_hint=True)
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "cause"),
+    [
+        (["-sys", "x", "--raw"], 2, "a system prompt can't be used with raw"),
+        (["-c", "10"], 1, "the context holds 10"),
+        (["--chat-template-kwargs", '{"messages": 1}'], 2, "can't be set"),
+        (["--chat-template-file", "broken"], 1, "chat template, line 1"),
+        (["--chat-template-file", "failing"], 1, "chat template: "),
+        (["--chat-template-file", "gone"], 2, "chat-template-file gone: no such file"),
+        (["-s", "18446744073709551616"], 2, "--seed: found"),
+    ],
+)
+def test_what_the_header_tells_is_refused_before_loading(
+    run_cli: RunCli,
+    tiny_model_path: Path,
+    tmp_path: Path,
+    words: Sequence[str],
+    code: int,
+    cause: str,
+) -> None:
+    (tmp_path / "broken").write_text("{% if %}", encoding="utf-8")
+    (tmp_path / "failing").write_text("{{ 1 + 'x' }}", encoding="utf-8")
+    result = run_cli("generate", poisoned(tiny_model_path, tmp_path), "-p", "hello", *words)
+    assert_refused(result, code, cause)
+
+
+def poisoned(model_path: Path, folder: Path) -> Path:
+    """A copy whose weights can't be loaded: what is refused for another reason was not loaded."""
+    path = folder / "poisoned.gguf"
+    data = bytearray(model_path.read_bytes())
+    data[-64:] = b"\xff" * 64
+    path.write_bytes(data)
+    return path
+
+
+def test_a_poisoned_copy_cannot_be_loaded(
+    run_cli: RunCli, tiny_model_path: Path, tmp_path: Path
+) -> None:
+    result = run_cli("generate", poisoned(tiny_model_path, tmp_path), "-p", "hello")
+    assert_refused(result, 1, "finite")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "cause"),
+    [
+        (["--chunks", "0"], 2, "--chunks: found 0"),
+        ([], 1, "expected at least 1024 for chunks of 512"),
+        (["-c", "2"], 2, "--ctx-size: found '2', expected a whole number from 4"),
+    ],
+)
+def test_perplexity_refuses_before_loading(
+    run_cli: RunCli,
+    tiny_model_path: Path,
+    tmp_path: Path,
+    words: Sequence[str],
+    code: int,
+    cause: str,
+) -> None:
+    path = poisoned(tiny_model_path, tmp_path)
+    assert_refused(run_cli("perplexity", path, "-f", "-", *words, stdin="a b c"), code, cause)
+
+
+@pytest.mark.parametrize("command", ["generate", "perplexity", "tokenize"])
+def test_a_file_without_vocabulary_is_refused_where_text_is_needed(
+    run_cli: RunCli, tmp_path: Path, command: str
+) -> None:
+    path = tiny_gguf.write_llama(tmp_path / "no_vocab.gguf")
+    assert_refused(run_cli(command, path, "-f", "-", stdin="hello"), 1, "tokenizer")
+
+
+@pytest.mark.parametrize(
+    ("redirection", "words", "code", "cause"),
+    [
+        (">&-", ["generate", "-q", "-p", "hi"], 1, "standard output is closed"),
+        (">&-", ["--help"], 1, "standard output is closed"),
+        ("<&-", ["generate", "-p", "-"], 2, "standard input is closed"),
+        ("<&-", ["tokenize", "-f", "-"], 2, "standard input is closed"),
+    ],
+)
+def test_closed_streams_are_one_line(
+    redirection: str, words: Sequence[str], code: int, cause: str
+) -> None:
+    script = f'exec "$0" -m numamirror "$@" {redirection}'
+    result = subprocess.run(
+        ["sh", "-c", script, sys.executable, *words], capture_output=True, text=True, check=False
+    )
+    assert_refused(result, code, cause)
+
+
+def test_every_command_can_be_quiet(run_cli: RunCli, tiny_model_path: Path) -> None:
+    text = ["-p", "a"]
+    for words in (["plan", tiny_model_path], ["tokenize", tiny_model_path, *text], ["topology"]):
+        result = run_cli(*words, "-q", "--mlock")
+        assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_more_threads_than_cpus_are_noted(run_cli: RunCli, tiny_model_path: Path) -> None:
+    words = ["generate", tiny_model_path, "-p", "a", "-n", "1", "-t", "2", "-Cr"]
+    first_cpu = str(min(os.sched_getaffinity(0)))
+    assert "note: threads: 2, cpus allowed: 1" in run_cli(*words, first_cpu).stderr
+
+
 def test_the_prompt_comes_from_stdin_or_a_file_alike(
     run_cli: RunCli, tiny_model_path: Path, tmp_path: Path
 ) -> None:
@@ -242,7 +346,7 @@ def test_tokenize_json_has_the_shape_of_llama_server(
 def test_plan_prints_the_stages_alone_or_together(run_cli: RunCli, tiny_model_path: Path) -> None:
     together = run_cli("plan", tiny_model_path)
     assert together.returncode == 0, together.stderr
-    for stage in ("file", "plan", "placement", "program"):
+    for stage in ("file", "plan", "placement", "program", "memory"):
         alone = run_cli("plan", tiny_model_path, "--show", stage)
         assert alone.returncode == 0, alone.stderr
         assert f"== {stage} ==\n{alone.stdout}" in together.stdout
@@ -251,6 +355,7 @@ def test_plan_prints_the_stages_alone_or_together(run_cli: RunCli, tiny_model_pa
         "plan",
         "placement",
         "program",
+        "memory",
     }
 
 

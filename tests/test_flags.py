@@ -15,10 +15,10 @@ from numamirror.cli.flags import (
     IgnoredFlag,
     flags_of,
 )
-from numamirror.cli.parsing import Arguments, parse
+from numamirror.cli.parsing import Arguments, parse, wants_traceback
 from numamirror.errors import RequestError
 from numamirror.load_options import LoadOptions
-from numamirror.sampling import SamplingSettings
+from numamirror.sampling import SAMPLING_BOUNDS, SamplingSettings
 
 
 def parsed(command: str, *words: str, **environ: str) -> Arguments:
@@ -74,10 +74,12 @@ def test_load_flags_are_options_of_load_with_the_same_defaults() -> None:
             assert flag.default == fields[flag.option], flag.long
 
 
-def test_sampling_flags_have_the_defaults_of_sampling() -> None:
+def test_sampling_flags_have_the_defaults_and_bounds_of_sampling() -> None:
     flags = {flag.option: flag for flag in FLAGS if flag.destination is Destination.GENERATE}
     for field in dataclasses.fields(SamplingSettings):
         assert flags[field.name].default == field.default, field.name
+        expected = SAMPLING_BOUNDS[field.name].expected
+        assert flags[field.name].kind.expected.startswith(expected), field.name
 
 
 # --- reading words
@@ -131,6 +133,51 @@ def test_long_names_with_one_dash_are_not_prefixes_of_others() -> None:
     assert (arguments.generate["seed"], arguments.generate["system_prompt"]) == (4, "five")
 
 
+@pytest.mark.parametrize(
+    ("words", "environ", "option", "expected"),
+    [
+        (("-f", "x"), {"NUMAMIRROR_PROMPT": "y"}, "prompt", None),
+        (("-p", "x"), {"NUMAMIRROR_FILE": "y"}, "file", None),
+        (("--raw",), {"NUMAMIRROR_SYSTEM_PROMPT": "y"}, "system_prompt", None),
+        (("--raw=off",), {"NUMAMIRROR_SYSTEM_PROMPT": "y"}, "system_prompt", "y"),
+        (("-sys", "x"), {"NUMAMIRROR_RAW": "1"}, "raw", False),
+        ((), {"NUMAMIRROR_PROMPT": ""}, "prompt", None),
+        ((), {"NUMAMIRROR_TOP_K": ""}, "top_k", 40),
+    ],
+)
+def test_the_command_line_rules_out_variables_it_excludes_and_empty_ones_do_not_count(
+    words: tuple[str, ...], environ: dict[str, str], option: str, expected: object
+) -> None:
+    arguments = parsed("generate", *words, **environ)
+    assert {**vars(arguments.own), **arguments.generate}[option] == expected
+
+
+@pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: f"{flag.long}-{flag.commands[0]}")
+def test_exclusion_is_mutual(flag: Flag) -> None:
+    for name in flag.excludes:
+        others = [other for other in FLAGS if other.long == name]
+        assert others
+        assert all(flag.long in other.excludes for other in others)
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "expected"),
+    [
+        ([], {}, False),
+        (["-v"], {}, True),
+        (["--verbose"], {}, True),
+        ([], {"NUMAMIRROR_VERBOSE": "1"}, True),
+        ([], {"NUMAMIRROR_VERBOSE": ""}, False),
+        ([], {"NUMAMIRROR_VERBOSE": "nonsense"}, False),
+        (["--verbose=off"], {"NUMAMIRROR_VERBOSE": "1"}, False),
+    ],
+)
+def test_tracebacks_are_asked_for_as_any_flag_is(
+    words: list[str], environ: dict[str, str], expected: bool
+) -> None:
+    assert wants_traceback(words, environ) is expected
+
+
 def test_stop_texts_add_up() -> None:
     assert parsed("generate", "--stop", "a", "-r", "b").generate["stop"] == ("a", "b")
 
@@ -166,6 +213,8 @@ def test_bench_has_its_own_meaning_of_p_n_r_t() -> None:
         (["-n", "-2"], "--max-tokens: found '-2', expected a whole number from -1"),
         (["-ctk", "q8"], "--cache-type-k: found 'q8', expected one of f16, f32"),
         (["--cpu-range", "3-1"], "--cpu-range: found '3-1', expected ranges of CPU numbers"),
+        (["--repeat-penalty", "0"], "--repeat-penalty: found '0', expected a number from 0.01"),
+        (["--presence-penalty", "101"], "--presence-penalty: found '101', expected a number from"),
         (["--chat-template-kwargs", "[1]"], "--chat-template-kwargs: found '[1]', expected a JSON"),
         (["--chat-template-kwargs", "[" * 99999], "--chat-template-kwargs: found '[[[["),
         (["-p", "\udcff"], "--prompt: found '\\udcff', expected UTF-8 text"),

@@ -125,6 +125,10 @@ def test_max_tokens_ends_with_length(n: int) -> None:
     assert model.sequences[0].fed == PROMPT + model.script[: n - 1]
 
 
+def test_max_tokens_may_be_a_number_of_numpy_and_stop_none() -> None:
+    assert len(run(ScriptedModel("abcdefgh"), max_tokens=np.int64(2), stop=None)) == 2
+
+
 def test_max_tokens_zero_only_computes_the_prompt() -> None:
     (record,) = run(ScriptedModel("abc"), max_tokens=0)
     assert (record.text, record.token, record.finish_reason) == ("", None, "length")
@@ -247,9 +251,16 @@ def test_ids_without_a_tokenizer_give_tokens_without_text() -> None:
     [
         ({"temprature": 1}, "unknown option temprature; known: chat_template_kwargs, frequency"),
         ({"temperature": -1}, "temperature is -1"),
-        ({"max_tokens": -2}, "max_tokens is -2, expected at least -1"),
+        ({"max_tokens": -2}, "max_tokens is -2, expected a whole number from -1"),
         ({"max_tokens": 1.5}, "max_tokens is 1.5, expected a whole number"),
+        ({"max_tokens": True}, "max_tokens is True, expected a whole number"),
         ({"stop": [""]}, "stop string"),
+        ({"stop": 5}, "stop is 5, expected a text or a list of texts"),
+        ({"stop": [5]}, "stop string 5"),
+        ({"raw": "yes"}, "raw is 'yes', expected True or False"),
+        ({"ignore_eos": 1}, "ignore_eos is 1, expected True or False"),
+        ({"system_prompt": 5}, "system_prompt is 5, expected a text"),
+        ({"chat_template_kwargs": 5}, "chat_template_kwargs is 5, expected a mapping"),
     ],
 )
 def test_bad_options_are_refused_at_the_call(options: dict[str, Any], words: str) -> None:

@@ -18,7 +18,8 @@ PACKAGE = ROOT / "python" / "numamirror"
 CRATE = ROOT / "rust" / "core" / "src"
 
 PYTHON_ORDER = (
-    ("errors", "_core"),
+    ("errors", "_core", "units"),
+    ("bounds", "token_ids"),
     ("report", "default_model", "file_kind"),
     ("gguf_metadata", "gguf_strings"),
     ("gguf_values",),
@@ -28,6 +29,8 @@ PYTHON_ORDER = (
     ("vocabulary", "content_marks", "template_sandbox", "stop_strings"),
     ("pre_tokenizer",),
     ("tokenizer", "chat_template", "sampling"),
+    ("prompt", "text"),
+    ("generation_request",),
     ("program",),
     ("blocks",),
     ("archs",),
@@ -37,7 +40,6 @@ PYTHON_ORDER = (
     ("compile",),
     ("load_options", "sequence"),
     ("engine",),
-    ("prompt",),
     ("generate",),
     ("server",),
     ("__init__",),

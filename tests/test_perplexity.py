@@ -12,7 +12,8 @@ import pytest
 from numamirror.cli import perplexity
 from numamirror.cli.perplexity import Estimate, negative_log_likelihoods
 from numamirror.engine import Model
-from numamirror.errors import NumaMirrorError, RequestError
+from numamirror.errors import NumaMirrorError
+from numamirror.text import TextSide
 
 _N_VOCAB = 11
 _BOS = 10
@@ -36,7 +37,7 @@ class KnownModel:
 
 
 def chunks(model: KnownModel, text: str, n_ctx: int, n_wanted: int) -> list[list[int]]:
-    return perplexity.chunks_of(cast("Model", model), text, n_ctx, n_wanted)
+    return perplexity.chunks_of(cast("TextSide", model), text, n_ctx, n_wanted)
 
 
 def results(model: KnownModel, parts: list[list[int]]) -> list[Estimate]:
@@ -92,8 +93,3 @@ def test_large_logits_do_not_overflow() -> None:
 def test_too_short_a_text_is_refused_with_the_numbers() -> None:
     with pytest.raises(NumaMirrorError, match="has 7 tokens, expected at least 8 for chunks of 4"):
         chunks(KnownModel(), "1234567", 4, -1)
-
-
-def test_no_chunks_is_refused() -> None:
-    with pytest.raises(RequestError, match="--chunks: found 0"):
-        chunks(KnownModel(), "12345678", 4, 0)

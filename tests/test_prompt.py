@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from numamirror.chat_template import ChatTemplate
 from numamirror.errors import RequestError, UnsupportedError
@@ -49,6 +50,7 @@ def test_raw_or_without_template_a_text_is_itself() -> None:
 def test_ids_are_used_as_they_are() -> None:
     model = TextModel(TEMPLATE, add_bos_token=True)
     assert prompt_ids(model, [5, 3, 5]) == [5, 3, 5]
+    assert prompt_ids(model, np.array([5, 3])) == [5, 3]  # type: ignore[arg-type]
     model.tokenizer = None
     assert prompt_ids(model, [5]) == [5]
     with pytest.raises(UnsupportedError, match="no tokenizer here"):
@@ -90,6 +92,11 @@ def test_an_empty_text_is_bos_or_refused() -> None:
         ([1, "x"], r"prompt\[1\] is 'x', expected a token id"),
         ([{"role": "user", "content": "x"}, 1], "expected a token id"),
         ([True], "expected a token id"),
+        ([2**40], "expected 0 to"),
+        (None, "prompt is None, expected a text, a list of messages or a list of token ids"),
+        (5, "prompt is 5, expected a text"),
+        (b"hi", "prompt is b'hi', expected a text"),
+        ({"role": "user", "content": "x"}, "expected a text, a list of messages"),
         ([1.5], "expected a token id"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numamirror.errors import RequestError
-from numamirror.sampling import Candidates, SamplingSettings, make_rng, pick, random_seed
+from numamirror.sampling import (
+    SAMPLING_BOUNDS,
+    Candidates,
+    SamplingSettings,
+    make_rng,
+    pick,
+    random_seed,
+)
 
 N_DRAWS = 20_000
 
@@ -100,11 +108,6 @@ def test_temperature_zero_takes_the_best_and_lowest(logits: list[float]) -> None
     assert pick_at(0.99, candidates(logits), settings) == expected
 
 
-def test_greedy_ties_in_any_order_give_the_lowest_id() -> None:
-    found = Candidates(np.array([7, 3, 5], np.uint32), np.array([1, 1, 0], np.float32))
-    assert pick_at(0.5, found, SamplingSettings(temperature=0)) == 3
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -166,22 +169,23 @@ def test_without_drops_ids() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("temperature", -0.1, "at least 0"),
-        ("temperature", math.nan, "a finite number"),
-        ("temperature", "1", "a finite number"),
-        ("temperature", True, "a finite number"),
-        ("top_k", -1, "at least 0"),
-        ("top_k", 1.5, "a whole number"),
-        ("top_p", 1.01, "0 to 1"),
-        ("top_p", -0.01, "0 to 1"),
-        ("min_p", 2, "0 to 1"),
-        ("repeat_penalty", 0, "above 0"),
-        ("repeat_penalty", -1, "at least 0"),
-        ("repeat_last_n", -2, "at least -1"),
-        ("presence_penalty", math.inf, "a finite number"),
-        ("frequency_penalty", None, "a finite number"),
-        ("seed", -2, "at least -1"),
-        ("seed", 1 << 64, "at most"),
+        ("temperature", -0.1, "a number from 0"),
+        ("temperature", math.nan, "a number from 0"),
+        ("temperature", math.inf, "a number from 0"),
+        ("temperature", "1", "a number from 0"),
+        ("temperature", True, "a number from 0"),
+        ("top_k", -1, "a whole number from 0"),
+        ("top_k", 1.5, "a whole number from 0"),
+        ("top_p", 1.01, "a number from 0 to 1"),
+        ("top_p", -0.01, "a number from 0 to 1"),
+        ("min_p", 2, "a number from 0 to 1"),
+        ("repeat_penalty", 0, "a number from 0.01 to 100"),
+        ("repeat_penalty", 1e38, "a number from 0.01 to 100"),
+        ("repeat_last_n", -2, "a whole number from -1"),
+        ("presence_penalty", 1e38, "a number from -100 to 100"),
+        ("frequency_penalty", None, "a number from -100 to 100"),
+        ("seed", -2, "a whole number from -1"),
+        ("seed", 1 << 64, "to 18446744073709551615"),
     ],
 )
 def test_settings_out_of_range_are_refused(name: str, value: Any, expected: str) -> None:  # noqa: ANN401
@@ -189,6 +193,19 @@ def test_settings_out_of_range_are_refused(name: str, value: Any, expected: str)
         SamplingSettings(**{name: value})
     assert str(caught.value).startswith(f"{name} is ")
     assert expected in str(caught.value)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    of_numpy: dict[str, Any] = {"temperature": np.float32(0.5), "top_k": np.int64(3)}
+    assert SamplingSettings(**of_numpy, seed=5) == SamplingSettings(
+        temperature=0.5, top_k=3, seed=5
+    )
+
+
+def test_every_setting_has_bounds_that_hold_its_default() -> None:
+    assert SAMPLING_BOUNDS.keys() == {field.name for field in fields(SamplingSettings)}
+    for field in fields(SamplingSettings):
+        assert SAMPLING_BOUNDS[field.name].hold(field.default), field.name
 
 
 def test_penalties_are_known_to_matter() -> None:

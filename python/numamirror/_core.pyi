@@ -221,29 +221,40 @@ class Engine:
     def forward(self, batch: Sequence[tuple[int, int, int, bool]]) -> None:
         """One pass over (sequence, position, token, wants logits).
 
+        Of each sequence the last logits asked for are kept for `best`, whatever passes follow.
+
         Raises:
             ContextFullError: The cache has no room; nothing is computed.
             NonFiniteError: Names the op and layer that first gave a value that is not finite.
             RequestError: A position or token is out of range; nothing is computed.
         """
 
-    def copy_logits(self, into: NDArray[np.float32]) -> None:
-        """Copies the last pass's logits, float32[n_outputs, n_vocab], in the batch's order."""
+    def logits(
+        self, batch: Sequence[tuple[int, int, int, bool]], into: NDArray[np.float32]
+    ) -> None:
+        """One pass whose logits go into float32[n_wanted, n_vocab], in the batch's order.
+
+        Raises:
+            NumaMirrorError: As `forward`; RequestError for an array of another size.
+        """
 
     def best(
         self,
-        output: int,
+        sequence: int,
         n_candidates: int,
         recent: Sequence[int],
         penalties: tuple[float, float, float],
-    ) -> tuple[list[int], list[float]]:
-        """Ids and logits of the best next tokens, best first.
+    ) -> tuple[bytes, bytes]:
+        """Ids and logits of the best next tokens of a sequence, best first.
 
         Args:
-            output: Row of the last pass's logits.
+            sequence: One whose last `forward` asked for logits.
             n_candidates: How many; more than the vocabulary means all.
             recent: Tokens that the penalties apply to.
             penalties: Repeat, frequency and presence penalty.
+
+        Returns:
+            The bytes of a uint32 and of a float32 array.
         """
 
     def n_past(self, sequence: int) -> int:

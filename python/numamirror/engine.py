@@ -20,21 +20,18 @@ from numpy.typing import NDArray
 from numamirror import _core
 from numamirror.chat_template import ChatTemplate
 from numamirror.compile import Limits, compile_program, memory_needs
-from numamirror.errors import (
-    ModelFileError,
-    NumaMirrorError,
-    RequestError,
-    UnsupportedError,
-)
+from numamirror.errors import RequestError
 from numamirror.gguf_file import ModelFile, open_model
 from numamirror.load_options import LoadOptions, read_options, read_template
 from numamirror.placement import MemoryNeeds, Placement, check_fits, place
 from numamirror.plan import Plan, make_plan
 from numamirror.program import Program
 from numamirror.sequence import CachedSequence, check_room
+from numamirror.text import TextSide
+from numamirror.token_ids import checked_ids
 from numamirror.tokenizer import Tokenizer
+from numamirror.units import GIB
 
-_GIB = 1 << 30
 _HUGE_PAGE_BYTES = 2 << 20
 _FIRST_OWN_SEQUENCE = 1 << 31
 
@@ -44,8 +41,20 @@ LoadProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Prepared:
-    """Stages 2 to 4 of a model file: everything that is known before a weight is read."""
+    """Stages 2 to 4 of a model file: everything that is known before a weight is read.
 
+    Args:
+        options: How to load it.
+        text: Tokenizer and chat template.
+        plan: Stage 2.
+        placement: Stage 3.
+        limits: Sizes of context and passes.
+        program: Stage 4.
+        needs: Memory that it takes.
+    """
+
+    options: LoadOptions
+    text: TextSide
     plan: Plan
     placement: Placement
     limits: Limits
@@ -63,10 +72,20 @@ def prepare(model_file: ModelFile, **options: Any) -> Prepared:  # noqa: ANN401
     Raises:
         NumaMirrorError: The file or an option does not allow it.
     """
+    read = read_options(options)
+    template_source = read_template(read.chat_template_file)
     plan = make_plan(model_file)
-    limits = read_options(options).limits(plan)
+    limits = read.limits(plan)
     program = compile_program(plan)
-    return Prepared(plan, place(plan), limits, program, memory_needs(program, limits))
+    return Prepared(
+        options=read,
+        text=TextSide(model_file.metadata, plan.config.vocab_size, template_source),
+        plan=plan,
+        placement=place(plan),
+        limits=limits,
+        program=program,
+        needs=memory_needs(program, limits),
+    )
 
 
 def load(path: str | Path, *, progress: LoadProgress | None = None, **options: Any) -> Model:  # noqa: ANN401
@@ -81,69 +100,42 @@ def load(path: str | Path, *, progress: LoadProgress | None = None, **options: A
         NumaMirrorError: The file, the machine or an option does not allow it; before weights are
             read, but for what only they can tell.
     """
-    started = time.perf_counter()
-    model_file = open_model(path)
-    model = Model(prepare(model_file, **options), read_options(options), progress)
-    model.load_seconds = time.perf_counter() - started
-    return model
+    return Model(prepare(open_model(path), **options), progress)
 
 
 class Model:
-    """A model in memory; made by `load`.
+    """A model in memory; made by `load`, or of what `prepare` gives.
 
-    Holds the values of all stages, the tokenizer and the engine. One pass runs at a time; give it
+    Holds the values of all stages, the text side and the engine. One pass runs at a time; give it
     back with `close`, or use it in a `with`.
 
     Args:
         prepared: Stages 2 to 4.
-        options: How to load it.
         progress: Called while weights are read.
+
+    Raises:
+        NumaMirrorError: The file is header-only, memory does not suffice, or a weight is bad.
+
+    Attributes:
+        text: Tokenizer and chat template.
+        load_seconds: How long it took to read the weights.
     """
 
-    def __init__(
-        self, prepared: Prepared, options: LoadOptions, progress: LoadProgress | None = None
-    ) -> None:
-        self.options = options
+    def __init__(self, prepared: Prepared, progress: LoadProgress | None = None) -> None:
+        self.options = prepared.options
+        self.text = prepared.text
         self.plan = prepared.plan
         self.model_file = prepared.plan.model_file
         self.placement = prepared.placement
         self.limits = prepared.limits
         self.program = prepared.program
         self.needs = prepared.needs
-        self.load_seconds = 0.0
-        self._read_tokenizer()
         self.model_file.require_complete()
         check_fits(self.needs, _core.topology()["available_bytes"])
+        started = time.perf_counter()
         self._engine: _core.Engine | None = self._load(progress)
+        self.load_seconds = time.perf_counter() - started
         self._sequence_ids = itertools.count(_FIRST_OWN_SEQUENCE)
-
-    def _read_tokenizer(self) -> None:
-        """A file whose tokenizer can't be used still runs; text is refused with the reason."""
-        metadata = self.model_file.metadata
-        self.tokenizer: Tokenizer | None = None
-        self._no_text: NumaMirrorError = UnsupportedError(
-            "the model has no tokenizer: text can't be read or written",
-            hint="bench, plan and Model.logits work with token ids",
-        )
-        self._chat_template: ChatTemplate | None = None
-        self._no_template: NumaMirrorError | None = None
-        try:
-            self.tokenizer = self._checked_tokenizer(Tokenizer.from_metadata(metadata))
-        except NumaMirrorError as error:
-            self._no_text = error
-        try:
-            source = read_template(self.options.chat_template_file)
-            self._chat_template = ChatTemplate.from_metadata(metadata, source)
-        except ModelFileError as error:
-            self._no_template = error
-
-    def _checked_tokenizer(self, tokenizer: Tokenizer | None) -> Tokenizer | None:
-        if tokenizer is not None and tokenizer.n_tokens > self.n_vocab:
-            raise ModelFileError(
-                f"tokenizer.ggml.tokens: {tokenizer.n_tokens} tokens for an embedding of "
-                f"{self.n_vocab} rows"
-            )
-        return tokenizer
 
     def _load(self, progress: LoadProgress | None) -> _core.Engine:
         records = self.model_file.tensors
@@ -174,15 +166,18 @@ class Model:
         return self._engine
 
     @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer; None when there is none that can be used."""
+        return self.text.tokenizer
+
+    @property
     def chat_template(self) -> ChatTemplate | None:
         """The chat template; None when there is none.
 
         Raises:
             ModelFileError: There is one that can't be used.
         """
-        if self._no_template is not None:
-            raise self._no_template
-        return self._chat_template
+        return self.text.chat_template
 
     @property
     def is_closed(self) -> bool:
@@ -213,27 +208,27 @@ class Model:
             parse_special: Read control tokens in the text as what they are.
 
         Raises:
-            UnsupportedError: The model has no usable tokenizer.
+            RequestError: It is no text.
+            NumaMirrorError: The model has no usable tokenizer.
         """
-        return self.require_tokenizer().encode(text, add_special, parse_special)
+        return self.text.tokenize(text, add_special, parse_special)
 
     def detokenize(self, ids: Sequence[int]) -> str:
         """The text of token ids.
 
         Raises:
-            UnsupportedError: The model has no usable tokenizer.
+            RequestError: One is no token id.
+            NumaMirrorError: The model has no usable tokenizer.
         """
-        return self.require_tokenizer().decode(ids)
+        return self.text.detokenize(ids)
 
     def require_tokenizer(self) -> Tokenizer:
         """The tokenizer.
 
         Raises:
-            UnsupportedError: There is none, with the reason.
+            NumaMirrorError: There is none, with the reason.
         """
-        if self.tokenizer is None:
-            raise self._no_text
-        return self.tokenizer
+        return self.text.require_tokenizer()
 
     def forward(self, batch: Sequence[tuple[int, int, int, bool]]) -> NDArray[np.float32]:
         """One pass over (sequence, position, token, wants logits), in any order of sequences.
@@ -243,11 +238,14 @@ class Model:
 
         Returns:
             float32[n_wanted, n_vocab], in the order in which the batch asked.
+
+        Raises:
+            RequestError: A token is none, or a position out of order.
+            ContextFullError: The cache has no room.
         """
-        engine = self.engine
-        engine.forward(list(batch))
+        checked_ids([item[2] for item in batch], self.n_vocab, "token")
         logits = np.empty((sum(item[3] for item in batch), self.n_vocab), np.float32)
-        engine.copy_logits(logits)
+        self.engine.logits(list(batch), logits)
         return logits
 
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
@@ -257,8 +255,10 @@ class Model:
             float32[n_tokens, n_vocab].
 
         Raises:
+            RequestError: One is no token id.
             ContextFullError: More tokens than the context holds.
         """
+        ids = checked_ids(ids, self.n_vocab)
         check_room(0, len(ids), self.n_ctx)
         sequence = next(self._sequence_ids)
         out = np.empty((len(ids), self.n_vocab), np.float32)
@@ -266,8 +266,7 @@ class Model:
             for start in range(0, len(ids), self.limits.n_ubatch):
                 chunk = ids[start : start + self.limits.n_ubatch]
                 rows = [(sequence, start + i, int(token), True) for i, token in enumerate(chunk)]
-                self.engine.forward(rows)
-                self.engine.copy_logits(out[start : start + len(chunk)])
+                self.engine.logits(rows, out[start : start + len(chunk)])
         finally:
             self.engine.remove(sequence)
         return out
@@ -306,9 +305,9 @@ class Model:
         needs = self.needs
         return (
             f"{self.isa}, {self.n_threads} threads ({self.n_threads_batch} for prompts) pinned to "
-            f"cpus {cpus}, {self.pages} pages, weights {needs.weights_bytes / _GIB:.2f} GiB, "
-            f"cache {needs.cache_bytes / _GIB:.2f} GiB, "
-            f"activations {needs.activation_bytes / _GIB:.2f} GiB"
+            f"cpus {cpus}, {self.pages} pages, weights {needs.weights_bytes / GIB:.2f} GiB, "
+            f"cache {needs.cache_bytes / GIB:.2f} GiB, "
+            f"activations {needs.activation_bytes / GIB:.2f} GiB"
         )
 
     def close(self) -> None:

@@ -28,10 +28,6 @@ class UnsupportedError(NumaMirrorError):
     """An architecture, quantization type, tokenizer or system that is not known here."""
 
 
-class PlacementError(NumaMirrorError):
-    """A placement rule names something that does not exist or can't be done."""
-
-
 class OutOfNodeMemoryError(NumaMirrorError, MemoryError):
     """Memory does not suffice for what was asked."""
 

@@ -1,8 +1,8 @@
 """The generation loop: a prompt in, records with text, counts and rates out.
 
-Holds the order of things: check, feed the prompt, then choose and feed until an end token, a stop
-string, `max_tokens` or the end of the context. Prints nothing; knows no flags and not how a pass is
-computed. Called by users, the commands and the server.
+Holds the order of things: feed the prompt, then choose and feed until an end token, a stop string,
+`max_tokens` or the end of the context; `generation_request` checks before. Prints nothing; knows no
+flags and not how a pass is computed. Called by users, the commands and the server.
 
 A str or a list of messages goes through the chat template. With `raw`, or when the model has no
 template, a str is continued as it is; who wants to tell users so looks at `model.chat_template`.
@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from numamirror.errors import ContextFullError, RequestError
-from numamirror.prompt import Prompt, PromptModel, prompt_ids
-from numamirror.sampling import Candidates, SamplingSettings, make_rng, pick, random_seed
+from numamirror.generation_request import GenerationRequest, make_request
+from numamirror.prompt import Prompt, PromptModel
+from numamirror.sampling import Candidates, SamplingSettings, make_rng, pick
 from numamirror.stop_strings import StopStrings
 from numamirror.tokenizer import Tokenizer
 
@@ -27,7 +27,6 @@ PromptProgress = Callable[[int, int], None]
 
 _GIB_IN_KIB = 1 << 20
 _NS_IN_MS = 1e6
-_SAMPLING_NAMES = frozenset(field.name for field in fields(SamplingSettings))
 
 
 class GenerationSequence(Protocol):
@@ -46,7 +45,9 @@ class GenerationSequence(Protocol):
 class GenerationModel(PromptModel, Protocol):
     """What the loop needs of a model; see `engine.Model`."""
 
-    tokenizer: Tokenizer | None
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer, None when there is none that can be used."""
 
     @property
     def n_ctx(self) -> int:
@@ -88,36 +89,6 @@ class GenerationRecord:
     generation_ms: float
 
 
-@dataclass(frozen=True)
-class GenerationOptions:
-    """What else a generation can be told.
-
-    Args:
-        max_tokens: Tokens to choose at most; -1 goes on until a stop or the end of the context.
-        stop: Texts that end the generation; they are not part of it.
-        ignore_eos: Never choose an end token.
-        system_prompt: A system message before the others.
-        chat_template_kwargs: More variables for the chat template.
-        parse_special: Read control tokens in a raw prompt as what they are.
-
-    Raises:
-        RequestError: A value is out of range.
-    """
-
-    max_tokens: int = 256
-    stop: Sequence[str] | str = ()
-    ignore_eos: bool = False
-    system_prompt: str | None = None
-    chat_template_kwargs: Mapping[str, object] = field(default_factory=dict)
-    parse_special: bool = False
-
-    def __post_init__(self) -> None:
-        if isinstance(self.max_tokens, bool) or not isinstance(self.max_tokens, int):
-            raise RequestError(f"max_tokens is {self.max_tokens!r:.60}, expected a whole number")
-        if self.max_tokens < -1:
-            raise RequestError(f"max_tokens is {self.max_tokens}, expected at least -1")
-
-
 def generate(
     model: GenerationModel,
     prompt: Prompt,
@@ -154,46 +125,32 @@ def stream_generate(
         ContextFullError: The prompt is longer than the context.
         UnsupportedError: Text is asked of a model without a tokenizer.
     """
-    settings, rest = _read_options(options)
-    ids = prompt_ids(
-        model,
-        prompt,
-        raw=raw,
-        system_prompt=rest.system_prompt,
-        chat_template_kwargs=rest.chat_template_kwargs,
-        parse_special=rest.parse_special,
-    )
-    if len(ids) > model.n_ctx:
-        raise ContextFullError(
-            f"the prompt has {len(ids)} tokens, the context holds {model.n_ctx}",
-            hint="raise --ctx-size, or shorten the prompt",
-        )
-    return _Generation(model, ids, settings, rest).run(progress)
+    request = make_request(model, model.n_ctx, prompt, raw=raw, **options)
+    return run_request(model, request, progress)
+
+
+def run_request(
+    model: GenerationModel, request: GenerationRequest, progress: PromptProgress | None = None
+) -> Generator[GenerationRecord, None, None]:
+    """Records of a checked request; see `stream_generate`."""
+    return _Generation(model, request).run(progress)
 
 
 class _Generation:
     """One run of the loop."""
 
-    def __init__(
-        self,
-        model: GenerationModel,
-        ids: list[int],
-        settings: SamplingSettings,
-        options: GenerationOptions,
-    ) -> None:
+    def __init__(self, model: GenerationModel, request: GenerationRequest) -> None:
         tokenizer = model.tokenizer
         self._model = model
-        self._ids = ids
-        self._n_prompt = len(ids)
-        self._settings = settings
-        self._options = options
+        self._ids = list(request.ids)
+        self._n_prompt = len(request.ids)
+        self._settings = request.settings
+        self._options = request.options
         self._end_ids: frozenset[int] = frozenset() if tokenizer is None else tokenizer.end_ids
-        self._seed = random_seed() if settings.seed == -1 else settings.seed
+        self._seed = request.settings.seed
         self._rng = make_rng(self._seed)
         self._text = None if tokenizer is None else tokenizer.stream(skip_special=True)
-        if options.stop:
-            model.require_tokenizer()
-        self._stop = StopStrings(options.stop)
+        self._stop = StopStrings(request.options.stop)
         self._prompt_ns = self._start_ns = 0
 
     def run(self, progress: PromptProgress | None) -> Generator[GenerationRecord, None, None]:
@@ -270,14 +227,3 @@ class _Generation:
             prompt_ms=self._prompt_ns / _NS_IN_MS,
             generation_ms=elapsed_ns / _NS_IN_MS,
         )
-
-
-def _read_options(options: dict[str, Any]) -> tuple[SamplingSettings, GenerationOptions]:
-    names = [item.name for item in fields(GenerationOptions)]
-    unknown = sorted(options.keys() - _SAMPLING_NAMES - set(names))
-    if unknown:
-        known = ", ".join(sorted([*_SAMPLING_NAMES, *names]))
-        raise RequestError(f"unknown option {unknown[0]}; known: {known}")
-    sampling = {name: value for name, value in options.items() if name in _SAMPLING_NAMES}
-    rest = {name: value for name, value in options.items() if name in names}
-    return SamplingSettings(**sampling), GenerationOptions(**rest)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from numamirror.bounds import wrong
 from numamirror.errors import ModelFileError
 from numamirror.gguf_header import Header, TensorInfo, read_header
 from numamirror.gguf_metadata import Metadata, describe_value, shown
 from numamirror.gguf_split import read_shards
 from numamirror.gguf_values import FETCH_AGAIN
-
-_GIB = 1 << 30
+from numamirror.units import GIB
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class ModelFile:
 
     def _lines(self) -> Iterator[str]:
         yield from (f"file {path}" for path in self.paths)
-        data_gib = sum(tensor.n_bytes for tensor in self.tensors.values()) / _GIB
+        data_gib = sum(tensor.n_bytes for tensor in self.tensors.values()) / GIB
         state = "complete" if self.complete else "header only"
         yield f"GGUF version {self.version}, {data_gib:.2f} GiB of tensors, {state}"
         yield f"metadata ({len(self.metadata)} keys)"
@@ -107,7 +107,10 @@ def open_model(path: str | Path) -> ModelFile:
     Raises:
         ModelFileError: A file is missing, can't be read, is no GGUF, truncated or damaged.
         UnsupportedError: A version, byte order or tensor type that is not read here.
+        RequestError: `path` is none.
     """
+    if not isinstance(path, str | Path):
+        raise wrong("path", path, "the path of a .gguf file")
     headers = read_shards(read_header(Path(path)))
     tensors: dict[str, TensorRecord] = {}
     for header in headers:

@@ -11,12 +11,27 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from numamirror.bounds import Bounds, check_choice, wrong
 from numamirror.compile import Limits
 from numamirror.errors import RequestError
 from numamirror.plan import Plan
 
+CACHE_TYPES = ("f16", "f32")
 DEFAULT_CTX_SIZE = 4096
 """Positions of a context unless asked otherwise, as far as the model was trained for them."""
+
+_MOST_POSITIONS = 1 << 24
+_MOST_THREADS = 4096  # as the engine's MAX_THREADS
+_AUTOMATIC = -1
+_LOAD_BOUNDS = {
+    "ctx_size": Bounds(0, _MOST_POSITIONS, is_whole=True),
+    "threads": Bounds(1, _MOST_THREADS, is_whole=True),
+    "threads_batch": Bounds(1, _MOST_THREADS, is_whole=True),
+    "ubatch_size": Bounds(1, _MOST_POSITIONS, is_whole=True),
+    "parallel": Bounds(1, _MOST_POSITIONS, is_whole=True),
+}
+_N_CTX_BOUNDS = Bounds(1, _MOST_POSITIONS, is_whole=True)
+_OPTIONAL = frozenset({"ctx_size", "threads", "threads_batch"})
 
 
 @dataclass(frozen=True)
@@ -26,14 +41,17 @@ class LoadOptions:
     Args:
         ctx_size: Positions of a context; None: 4096 or the model's own, whichever is less; 0: the
             model's own.
-        threads: Workers when one token is computed; None: one a physical core.
-        threads_batch: Workers when more are; None: as many as `threads`.
+        threads: Workers when one token is computed; None or -1: one a physical core.
+        threads_batch: Workers when more are; None or -1: as many as `threads`.
         cpu_range: CPUs to use, `LO-HI[,…]`; None: all that the process may use.
         ubatch_size: Most tokens of a prompt computed at once.
         cache_type_k: Element type of cached keys, `f16` or `f32`.
         cache_type_v: Element type of cached values.
         parallel: Sequences of `ctx_size` that the cache holds at once.
         chat_template_file: A Jinja template to use in place of the model's own.
+
+    Raises:
+        RequestError: A value is of another kind or out of range.
     """
 
     ctx_size: int | None = None
@@ -44,7 +62,22 @@ class LoadOptions:
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     parallel: int = 1
-    chat_template_file: str | None = None
+    chat_template_file: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("threads", "threads_batch"):
+            if getattr(self, name) == _AUTOMATIC:
+                object.__setattr__(self, name, None)
+        for name, bounds in _LOAD_BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None or name not in _OPTIONAL:
+                bounds.check(name, value)
+        for name in ("cache_type_k", "cache_type_v"):
+            check_choice(name, getattr(self, name), CACHE_TYPES)
+        if not isinstance(self.cpu_range, str | None):
+            raise wrong("cpu_range", self.cpu_range, "ranges of cpu numbers such as 0-15,32-47")
+        if not isinstance(self.chat_template_file, str | Path | None):
+            raise wrong("chat_template_file", self.chat_template_file, "a path")
 
     def limits(self, plan: Plan) -> Limits:
         """The sizes that these options give a model.
@@ -54,13 +87,7 @@ class LoadOptions:
         """
         own = plan.config.context_length
         n_ctx = min(DEFAULT_CTX_SIZE, own) if self.ctx_size is None else self.ctx_size or own
-        for name, value in (
-            ("ctx_size", n_ctx),
-            ("ubatch_size", self.ubatch_size),
-            ("parallel", self.parallel),
-        ):
-            if not 1 <= value <= 1 << 24:
-                raise RequestError(f"{name} is {value}, expected 1 to {1 << 24}")
+        _N_CTX_BOUNDS.check("ctx_size", n_ctx)  # the model's own may be anything
         n_ubatch = min(self.ubatch_size, n_ctx * self.parallel)
         return Limits(n_ctx, self.parallel, n_ubatch, self.cache_type_k, self.cache_type_v)
 
@@ -69,7 +96,7 @@ def read_options(options: Mapping[str, Any]) -> LoadOptions:
     """The options of a load.
 
     Raises:
-        RequestError: One is not known.
+        RequestError: One is not known or has a value that can't be used.
     """
     known = [field.name for field in fields(LoadOptions)]
     unknown = sorted(options.keys() - set(known))
@@ -78,7 +105,7 @@ def read_options(options: Mapping[str, Any]) -> LoadOptions:
     return LoadOptions(**options)
 
 
-def read_template(path: str | None) -> str | None:
+def read_template(path: str | Path | None) -> str | None:
     """The text of a chat template's file, None for none.
 
     Raises:
@@ -88,5 +115,8 @@ def read_template(path: str | None) -> str | None:
         return None
     try:
         return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise RequestError(f"chat_template_file {path}: {error}") from error
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+    except UnicodeError:
+        reason = "not utf-8 text"
+    raise RequestError(f"chat-template-file {path}: {reason}, expected a file with a template")

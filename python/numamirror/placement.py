@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from numamirror import _core
 from numamirror.errors import OutOfNodeMemoryError
 from numamirror.plan import Plan
+from numamirror.units import GIB
 
 DEFAULT_BUFFER = "CPU"
 """Buffer type of every tensor for now: one copy in the process's own memory."""
-
-_GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -36,11 +35,6 @@ class Placement:
 
     tensors: tuple[PlacedTensor, ...]
 
-    @property
-    def packed_bytes(self) -> int:
-        """Bytes of all tensors, packed."""
-        return sum(tensor.packed_bytes for tensor in self.tensors)
-
     def describe(self) -> str:
         """Tensors and bytes by buffer and type, for `plan --show placement`."""
         groups: defaultdict[tuple[str, str], list[PlacedTensor]] = defaultdict(list)
@@ -48,8 +42,8 @@ class Placement:
             groups[tensor.buffer, tensor.type].append(tensor)
         return "\n".join(
             f"{buffer} {kind}: {len(group)} tensors, "
-            f"{sum(t.file_bytes for t in group) / _GIB:.3f} GiB in the file, "
-            f"{sum(t.packed_bytes for t in group) / _GIB:.3f} GiB packed"
+            f"{sum(t.file_bytes for t in group) / GIB:.3f} GiB in the file, "
+            f"{sum(t.packed_bytes for t in group) / GIB:.3f} GiB packed"
             for (buffer, kind), group in groups.items()
         )
 
@@ -66,6 +60,13 @@ class MemoryNeeds:
     def total_bytes(self) -> int:
         """All of it."""
         return self.weights_bytes + self.cache_bytes + self.activation_bytes
+
+    def describe(self) -> str:
+        """Each part in GiB, for `plan --show memory` and for messages."""
+        return (
+            f"{self.total_bytes / GIB:.2f} GiB: weights {self.weights_bytes / GIB:.2f}, "
+            f"cache {self.cache_bytes / GIB:.2f}, activations {self.activation_bytes / GIB:.2f}"
+        )
 
 
 def place(plan: Plan) -> Placement:
@@ -91,12 +92,7 @@ def check_fits(needs: MemoryNeeds, available_bytes: int | None) -> None:
     """
     if available_bytes is None or needs.total_bytes <= available_bytes:
         return
-    msg = (
-        f"not enough memory: {needs.total_bytes / _GIB:.2f} GiB needed "
-        f"(weights {needs.weights_bytes / _GIB:.2f}, cache {needs.cache_bytes / _GIB:.2f}, "
-        f"activations {needs.activation_bytes / _GIB:.2f}), "
-        f"{available_bytes / _GIB:.2f} GiB available"
-    )
+    msg = f"not enough memory: {available_bytes / GIB:.2f} GiB available, needed {needs.describe()}"
     raise OutOfNodeMemoryError(
         msg, hint="lower --ctx-size or --ubatch-size, or stop other programs"
     )

@@ -6,13 +6,14 @@ machine. Takes stage 1's `ModelFile`; placement and compilation take what it giv
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 
 from numamirror import _core, archs
 from numamirror.archs import Config, TensorNeed
 from numamirror.errors import ModelFileError, UnsupportedError
 from numamirror.gguf_file import ModelFile
+
+_SHOWN_TENSORS = 3
 
 
 @dataclass(frozen=True)
@@ -24,24 +25,12 @@ class Plan:
         architecture: `general.architecture`.
         config: The architecture's hyper-parameters.
         tensors: The tensors that it reads and the file has.
-        unused: Names of tensors in the file that nothing reads.
     """
 
     model_file: ModelFile
     architecture: str
     config: Config
     tensors: tuple[TensorNeed, ...]
-    unused: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """The model's name, or the file's."""
-        return self.model_file.metadata.get_str("general.name", self.model_file.paths[0].stem)
-
-    @property
-    def n_params(self) -> int:
-        """Number of weights."""
-        return sum(math.prod(record.shape) for record in self.model_file.tensors.values())
 
     @property
     def weight_bytes(self) -> int:
@@ -59,7 +48,6 @@ class Plan:
             kind = self.model_file.tensors[need.name].type
             shape = " x ".join(map(str, need.shape))
             lines.append(f"{need.name}: {need.role} {kind} [{shape}]")
-        lines += [f"{name}: not used" for name in self.unused]
         return "\n".join(lines)
 
 
@@ -68,7 +56,8 @@ def make_plan(file: ModelFile) -> Plan:
 
     Raises:
         ModelFileError: A key or tensor is missing or has the wrong shape.
-        UnsupportedError: The architecture or a tensor's type is not known here.
+        UnsupportedError: The architecture or a tensor's type is not known here, or the file has
+            tensors that the architecture does not read.
     """
     architecture = file.metadata.get_str("general.architecture")
     arch = archs.find(architecture)
@@ -77,9 +66,20 @@ def make_plan(file: ModelFile) -> Plan:
     known_types = {quant["name"] for quant in _core.quant_types()}
     for need in needs:
         _check(file, need, known_types)
+    _refuse_others(file, architecture, needs)
+    return Plan(file, architecture, config, needs)
+
+
+def _refuse_others(file: ModelFile, architecture: str, needs: tuple[TensorNeed, ...]) -> None:
+    """A tensor that nothing reads would be left out of the model; llama.cpp refuses it too."""
     names = {need.name for need in needs}
-    unused = tuple(name for name in file.tensors if name not in names)
-    return Plan(file, architecture, config, needs, unused)
+    others = [name for name in file.tensors if name not in names]
+    if others:
+        shown = ", ".join(others[:_SHOWN_TENSORS])
+        more = f" and {len(others) - _SHOWN_TENSORS} more" if len(others) > _SHOWN_TENSORS else ""
+        raise UnsupportedError(
+            f"{file.paths[0]}: architecture {architecture} has no use for {shown}{more}"
+        )
 
 
 def _is_there(file: ModelFile, need: TensorNeed) -> bool:

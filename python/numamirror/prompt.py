@@ -8,17 +8,21 @@ Chooses no tokens. Called by `generate`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
+import numpy as np
+
+from numamirror.bounds import wrong
 from numamirror.chat_template import ChatTemplate
 from numamirror.errors import RequestError
+from numamirror.token_ids import checked_ids
 from numamirror.tokenizer import Tokenizer
 
 Prompt = str | Sequence[Mapping[str, object]] | Sequence[int]
 
 
 class PromptModel(Protocol):
-    """What a prompt needs of a model; see `engine.Model`."""
+    """What a prompt needs of a model; see `text.TextSide`."""
 
     @property
     def chat_template(self) -> ChatTemplate | None:
@@ -52,33 +56,56 @@ def prompt_ids(
         parse_special: Read control tokens in a raw text as what they are.
 
     Raises:
-        RequestError: The prompt is empty or malformed, or needs a template that is not there.
-        ModelFileError: The template fails.
-        UnsupportedError: The model has no usable tokenizer and the prompt is no list of ids.
+        NumaMirrorError: RequestError for an empty or malformed prompt, or one that needs a template
+            that is not there; else tokenizer or template can't be used.
     """
-    if not isinstance(prompt, str):
-        messages = [dict(item) for item in prompt if isinstance(item, Mapping)]
-        if not messages or len(messages) != len(prompt):
-            return _checked_ids(prompt, model.n_vocab)
-    tokenizer = model.require_tokenizer()
-    if isinstance(prompt, str):
-        messages = [{"role": "user", "content": prompt}]
-    template = None if raw else model.chat_template
-    if template is not None:
-        if system_prompt is not None:
-            messages.insert(0, {"role": "system", "content": system_prompt})
-        variables = dict(chat_template_kwargs or {})
-        rendered = template.render_marked(messages, tokenizer.control_texts, variables)
-        ids = tokenizer.encode(rendered.marked, False, True, rendered.twins)
-    elif isinstance(prompt, str) and system_prompt is None:
-        ids = tokenizer.encode(prompt, False, parse_special)
+    messages = _messages(prompt)
+    if messages is None:
+        ids = checked_ids(cast("Iterable[object]", prompt), model.n_vocab, "prompt")
     else:
-        raise _needs_template("a system prompt" if isinstance(prompt, str) else "messages", raw)
-    if tokenizer.add_bos and tokenizer.bos_id is not None and ids[:1] != [tokenizer.bos_id]:
-        ids.insert(0, tokenizer.bos_id)
+        tokenizer = model.require_tokenizer()
+        template = None if raw else model.chat_template
+        if template is not None:
+            messages = _with_system(system_prompt, messages)
+            ids = _templated_ids(tokenizer, template, messages, chat_template_kwargs)
+        elif isinstance(prompt, str) and system_prompt is None:
+            ids = tokenizer.encode(prompt, False, parse_special)
+        else:
+            raise _needs_template("a system prompt" if isinstance(prompt, str) else "messages", raw)
+        ids = _with_bos(tokenizer, ids)
     if not ids:
         raise RequestError("the prompt is empty, expected at least one token")
     return ids
+
+
+def _with_system(text: str | None, messages: list[dict[str, object]]) -> list[dict[str, object]]:
+    return messages if text is None else [{"role": "system", "content": text}, *messages]
+
+
+def _with_bos(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
+    if not tokenizer.add_bos or tokenizer.bos_id is None or ids[:1] == [tokenizer.bos_id]:
+        return ids
+    return [tokenizer.bos_id, *ids]
+
+
+def _messages(prompt: object) -> list[dict[str, object]] | None:
+    """A prompt as messages, a text as a user's; None when it can only be ids."""
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    if isinstance(prompt, bytes | Mapping) or not isinstance(prompt, Sequence | np.ndarray):
+        raise wrong("prompt", prompt, "a text, a list of messages or a list of token ids")
+    messages = [dict(item) for item in prompt if isinstance(item, Mapping)]
+    return messages if messages and len(messages) == len(prompt) else None
+
+
+def _templated_ids(
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    messages: Sequence[Mapping[str, object]],
+    variables: Mapping[str, object] | None,
+) -> list[int]:
+    rendered = template.render_marked(messages, tokenizer.control_texts, variables)
+    return tokenizer.encode(rendered.marked, False, True, rendered.twins)
 
 
 def _needs_template(what: str, raw: bool) -> RequestError:
@@ -88,17 +115,3 @@ def _needs_template(what: str, raw: bool) -> RequestError:
         f"{what} can't be used: the model file has no chat template",
         hint="--chat-template-file gives one, --raw with a plain prompt needs none",
     )
-
-
-def _checked_ids(prompt: Iterable[object], n_vocab: int) -> list[int]:
-    ids = []
-    for nth, item in enumerate(prompt):
-        if isinstance(item, bool) or not hasattr(item, "__index__"):
-            raise RequestError(f"prompt[{nth}] is {item!r:.60}, expected a token id")
-        token = int(item.__index__())
-        if not 0 <= token < n_vocab:
-            raise RequestError(f"prompt[{nth}] is {token}, expected 0 to {n_vocab - 1}")
-        ids.append(token)
-    if not ids:
-        raise RequestError("the prompt is empty, expected at least one token")
-    return ids

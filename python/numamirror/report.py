@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-GIB = 1 << 30
+from numamirror.units import GIB
+
 _QUIET_SECONDS = 2.0  # before progress shows; also between lines where there is no bar
 _FACT_NAME_WIDTH = 9
 
@@ -114,41 +115,52 @@ def progress(
     Yields:
         The function to call with (done, total) as the work goes on.
     """
-    console = _console()
-    start = last = time.monotonic()
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[measure]}"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
-    task = bar.add_task(what, measure="", total=None)
-
-    def update(done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if not is_shown or now - start < _QUIET_SECONDS:
-            return
-        words = measure(done, total, now - start)
-        if console.is_terminal and done >= total:
-            hide()  # the work goes on to something else, such as text on the same screen
-        elif console.is_terminal:
-            bar.start()
-            bar.update(task, completed=done, total=total, measure=words)
-        elif now - last >= _QUIET_SECONDS:
-            last = now
-            line(f"{what}: {words}")
-
-    def hide() -> None:
-        if bar.live.is_started:  # stopping a bar that never showed would print an empty line
-            bar.stop()
-
+    shown = _ShownProgress(what, measure)
     try:
-        yield update
+        yield shown.update if is_shown else _ignore
     finally:
-        hide()
+        shown.hide()
+
+
+class _ShownProgress:
+    """How far one piece of work is: a bar on a terminal, lines elsewhere."""
+
+    def __init__(self, what: str, measure: Callable[[int, int, float], str]) -> None:
+        self._what = what
+        self._measure = measure
+        self._console = _console()
+        self._start = self._last = time.monotonic()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[measure]}"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task(what, measure="", total=None)
+
+    def update(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._start < _QUIET_SECONDS:
+            return
+        words = self._measure(done, total, now - self._start)
+        if self._console.is_terminal and done >= total:
+            self.hide()  # the work goes on to something else, such as text on the same screen
+        elif self._console.is_terminal:
+            self._bar.start()
+            self._bar.update(self._task, completed=done, total=total, measure=words)
+        elif now - self._last >= _QUIET_SECONDS:
+            self._last = now
+            line(f"{self._what}: {words}")
+
+    def hide(self) -> None:
+        if self._bar.live.is_started:  # stopping a bar that never showed would print an empty line
+            self._bar.stop()
+
+
+def _ignore(_done: int, _total: int) -> None:
+    pass
 
 
 def byte_progress(done: int, total: int, seconds: float) -> str:

@@ -17,9 +17,24 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from numamirror.errors import RequestError
+from numamirror.bounds import Bounds
 
-SEED_BITS = 32
+RANDOM_SEED = -1
+_SEED_BITS = 32
+SAMPLING_BOUNDS = {
+    "temperature": Bounds(0.0),
+    "top_k": Bounds(0, 2**31 - 1, is_whole=True),
+    "top_p": Bounds(0.0, 1.0),
+    "min_p": Bounds(0.0, 1.0),
+    # penalties within these keep every logit finite
+    "repeat_penalty": Bounds(0.01, 100.0),
+    "repeat_last_n": Bounds(-1, 2**31 - 1, is_whole=True),
+    "presence_penalty": Bounds(-100.0, 100.0),
+    "frequency_penalty": Bounds(-100.0, 100.0),
+    "seed": Bounds(-1, 2**64 - 1, is_whole=True),
+}
+"""What each field of `SamplingSettings` may be; the flags have the same bounds."""
+
 _LEAST_TEMPERATURE = 1e-30  # below, dividing by it could overflow; as good as greedy long before
 
 
@@ -53,17 +68,8 @@ class SamplingSettings:
     seed: int = -1
 
     def __post_init__(self) -> None:
-        _check_number("temperature", self.temperature, 0, math.inf)
-        _check_whole("top_k", self.top_k, 0, 2**31 - 1)
-        _check_number("top_p", self.top_p, 0, 1)
-        _check_number("min_p", self.min_p, 0, 1)
-        _check_number("repeat_penalty", self.repeat_penalty, 0, math.inf)
-        if self.repeat_penalty == 0:
-            raise RequestError("repeat_penalty is 0, expected a number above 0")
-        _check_whole("repeat_last_n", self.repeat_last_n, -1, 2**31 - 1)
-        _check_number("presence_penalty", self.presence_penalty, -math.inf, math.inf)
-        _check_number("frequency_penalty", self.frequency_penalty, -math.inf, math.inf)
-        _check_whole("seed", self.seed, -1, 2**64 - 1)
+        for name, bounds in SAMPLING_BOUNDS.items():
+            bounds.check(name, getattr(self, name))
 
     @property
     def has_penalties(self) -> bool:
@@ -93,7 +99,7 @@ class Candidates:
 
 def random_seed() -> int:
     """A seed of 32 bits from the system's entropy."""
-    return random.SystemRandom().getrandbits(SEED_BITS)
+    return random.SystemRandom().getrandbits(_SEED_BITS)
 
 
 def make_rng(seed: int) -> np.random.Generator:
@@ -124,8 +130,7 @@ def pick(candidates: Candidates, settings: SamplingSettings, rng: np.random.Gene
     if settings.top_k > 0:
         logits = logits[: settings.top_k]
     if settings.temperature <= 0:
-        # descending: equals of the best are a prefix
-        return int(candidates.ids[: len(logits)][logits == logits[0]].min())
+        return int(candidates.ids[0])
     below = logits.astype(np.float64)
     below -= below[0]
     if settings.top_p < 1:
@@ -140,20 +145,3 @@ def pick(candidates: Candidates, settings: SamplingSettings, rng: np.random.Gene
     sums = np.exp(below * (1 / max(settings.temperature, _LEAST_TEMPERATURE))).cumsum()
     drawn = int(sums.searchsorted(rng.random() * sums[-1], side="right"))
     return int(candidates.ids[min(drawn, len(sums) - 1)])
-
-
-def _check_number(name: str, value: object, low: float, high: float) -> None:
-    is_number = isinstance(value, int | float | np.integer | np.floating)
-    if isinstance(value, bool) or not is_number or not math.isfinite(float(value)):  # type: ignore[arg-type]
-        raise RequestError(f"{name} is {value!r:.60}, expected a finite number")
-    if not low <= value <= high:  # type: ignore[operator]
-        wanted = f"at least {low:g}" if high == math.inf else f"{low:g} to {high:g}"
-        raise RequestError(f"{name} is {value}, expected {wanted}")
-
-
-def _check_whole(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise RequestError(f"{name} is {value!r:.60}, expected a whole number")
-    if not low <= value <= high:
-        wanted = "at least" if value < low else "at most"
-        raise RequestError(f"{name} is {value}, expected {wanted} {low if value < low else high}")

@@ -15,6 +15,9 @@ from numamirror import _core
 from numamirror.compile import Limits
 from numamirror.errors import ContextFullError
 from numamirror.sampling import Candidates, SamplingSettings
+from numamirror.token_ids import checked_ids
+
+_OTHERS_HOLD_IT = "other sequences hold the cache: close one, or load with a larger parallel"
 
 
 def check_room(n_past: int, n_new: int, n_ctx: int) -> None:
@@ -75,18 +78,24 @@ class CachedSequence:
             progress: Receives tokens done and tokens in all after each chunk.
 
         Raises:
-            ContextFullError: They do not fit; nothing is computed.
+            RequestError: One is no token id; nothing is computed.
+            ContextFullError: They do not fit into the context, of which nothing is computed then,
+                or into what other sequences leave of the cache.
         """
+        ids = checked_ids(ids, self._model.n_vocab)
+        check_room(self.n_past, len(ids), self._model.limits.n_ctx)
+        try:
+            self._feed(ids, progress)
+        except ContextFullError as error:  # there is room in the context, so others hold the cache
+            raise ContextFullError(str(error), hint=_OTHERS_HOLD_IT) from error
+
+    def _feed(self, ids: Sequence[int], progress: Callable[[int, int], None] | None) -> None:
         n_past, limits = self.n_past, self._model.limits
-        check_room(n_past, len(ids), limits.n_ctx)
         for start in range(0, len(ids), limits.n_ubatch):
             chunk = ids[start : start + limits.n_ubatch]
             last = len(ids) - 1 - start
             self._model.engine.forward(
-                [
-                    (self._id, n_past + start + i, int(token), i == last)
-                    for i, token in enumerate(chunk)
-                ]
+                [(self._id, n_past + start + i, token, i == last) for i, token in enumerate(chunk)]
             )
             if progress is not None:
                 progress(start + len(chunk), len(ids))
@@ -101,12 +110,12 @@ class CachedSequence:
         n_vocab = self._model.n_vocab
         n = 1 if settings.temperature <= 0 else settings.top_k if settings.top_k > 0 else n_vocab
         ids, logits = self._model.engine.best(
-            0,
+            self._id,
             n,
             [int(token) for token in recent_ids],
             (settings.repeat_penalty, settings.frequency_penalty, settings.presence_penalty),
         )
-        return Candidates(np.array(ids, np.uint32), np.array(logits, np.float32))
+        return Candidates(np.frombuffer(ids, np.uint32), np.frombuffer(logits, np.float32))
 
     def close(self) -> None:
         """Frees its part of the cache; nothing is left to free once the model is closed."""

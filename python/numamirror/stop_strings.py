@@ -6,8 +6,9 @@ Called by `generate`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
+from numamirror.bounds import wrong
 from numamirror.errors import RequestError
 
 
@@ -15,7 +16,7 @@ class StopStrings:
     """Looks for stop strings in a text that comes in pieces.
 
     Args:
-        stops: The strings; one alone may stand for a list of one.
+        stops: The strings; one alone may stand for a list of one, None for an empty one.
 
     Raises:
         RequestError: One is empty or no string.
@@ -24,8 +25,10 @@ class StopStrings:
         is_found: Whether one was found; what follows is dropped.
     """
 
-    def __init__(self, stops: Sequence[str] | str) -> None:
-        self._stops = [stops] if isinstance(stops, str) else list(stops)
+    def __init__(self, stops: Collection[str] | str | None) -> None:
+        if isinstance(stops, bytes) or not isinstance(stops, Collection | None):
+            raise wrong("stop", stops, "a text or a list of texts")
+        self._stops = [stops] if isinstance(stops, str) else list(stops or ())
         for stop in self._stops:
             if not isinstance(stop, str) or not stop:
                 raise RequestError(f"stop string {stop!r:.60}: expected a text of one or more")

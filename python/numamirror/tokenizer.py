@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Mapping
-from operator import index
 
 from gguf.constants import Keys
 
-from numamirror.errors import ModelFileError, RequestError
+from numamirror.bounds import wrong
+from numamirror.errors import ModelFileError
 from numamirror.gguf_metadata import Metadata
 from numamirror.pre_tokenizer import build_bpe, byte_alphabet, find_pre_kind
+from numamirror.token_ids import checked_id, checked_ids
 from numamirror.vocabulary import Vocabulary, read_vocabulary
 
 
@@ -118,7 +119,12 @@ class Tokenizer:
 
         Returns:
             The ids; none for an empty text, but for BOS and EOS.
+
+        Raises:
+            RequestError: It is no text.
         """
+        if not isinstance(text, str):
+            raise wrong("text", text, "a text")
         ids = [self.bos_id] if add_special and self.add_bos and self.bos_id is not None else []
         fragments = self._split(_whole(text), self._specials if parse_special else self._always)
         for fragment in fragments:
@@ -140,9 +146,10 @@ class Tokenizer:
             skip_special: Leave control tokens out.
 
         Raises:
-            RequestError: An id is out of range.
+            RequestError: One is no token id.
         """
-        pieces = [b"" if skip_special and self.is_control(t) else self.piece(t) for t in ids]
+        checked = checked_ids(ids, self.n_tokens)
+        pieces = [b"" if skip_special and self.is_control(t) else self.piece(t) for t in checked]
         return b"".join(pieces).decode("utf-8", "replace")
 
     def stream(self, skip_special: bool = False) -> TokenStream:
@@ -179,12 +186,7 @@ class Tokenizer:
             return _to_bytes(text)
 
     def _checked(self, token: int) -> int:
-        token = index(token)
-        if not 0 <= token < self.n_tokens:
-            raise RequestError(
-                f"token id {token} is out of range, expected 0 to {self.n_tokens - 1}"
-            )
-        return token
+        return checked_id(token, self.n_tokens)
 
     def _encode_twins(self, text: str) -> list[int]:
         """Ids of a text that held twins: user-defined tokens could not be seen in it before."""

@@ -94,34 +94,40 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary | None:
         UnsupportedError: The tokenizer is of a kind that is not known here.
         ModelFileError: A key is missing or contradicts another; the message names it.
     """
-    model = metadata.get_str(Keys.Tokenizer.MODEL, NO_VOCABULARY[0])
-    if model in NO_VOCABULARY:
+    if not _has_vocabulary(metadata):
         return None
-    if model not in KNOWN_MODELS:
-        raise UnsupportedError(
-            f"{Keys.Tokenizer.MODEL} is {shown(model)}, known: {', '.join(KNOWN_MODELS)}"
-        )
     pieces = read_pieces(metadata)
     ids = {piece: token for token, piece in enumerate(pieces)}
     if len(ids) != len(pieces):
         raise _duplicate(pieces)
     kinds = _read_kinds(metadata, len(pieces))
     end_ids = _end_ids(metadata, ids, kinds)
-    control_kinds = (TokenKind.CONTROL, TokenKind.UNKNOWN)
-    controls = frozenset(_of_kinds(kinds, *control_kinds)) | end_ids
+    controls = _of_kinds(kinds, TokenKind.CONTROL, TokenKind.UNKNOWN) | end_ids
+    silent = _of_kinds(kinds, TokenKind.UNDEFINED, TokenKind.UNUSED, TokenKind.BYTE)
     return Vocabulary(
         pieces=pieces,
         ids=MappingProxyType(ids),
         controls=controls,
-        user_defined=frozenset(_of_kinds(kinds, TokenKind.USER_DEFINED)) - controls,
-        silent=frozenset(_of_kinds(kinds, TokenKind.UNDEFINED, TokenKind.UNUSED, TokenKind.BYTE))
-        - controls,
+        user_defined=_of_kinds(kinds, TokenKind.USER_DEFINED) - controls,
+        silent=silent - controls,
         merges=_read_merges(metadata),
         pre=metadata.get_str(Keys.Tokenizer.PRE, "default"),
         bos_id=read_id(metadata, Keys.Tokenizer.BOS_ID, len(pieces)),
         eos_id=read_id(metadata, Keys.Tokenizer.EOS_ID, len(pieces)),
         end_ids=end_ids,
     )
+
+
+def _has_vocabulary(metadata: Metadata) -> bool:
+    """Whether the file has one; refuses a kind that is not known."""
+    model = metadata.get_str(Keys.Tokenizer.MODEL, NO_VOCABULARY[0])
+    if model in NO_VOCABULARY:
+        return False
+    if model not in KNOWN_MODELS:
+        raise UnsupportedError(
+            f"{Keys.Tokenizer.MODEL} is {shown(model)}, known: {', '.join(KNOWN_MODELS)}"
+        )
+    return True
 
 
 def read_pieces(metadata: Metadata) -> list[str]:
@@ -153,8 +159,8 @@ def _read_kinds(metadata: Metadata, n_tokens: int) -> tuple[int, ...]:
     return metadata.get_ints(_TYPES, n_tokens, TokenKind.NORMAL)
 
 
-def _of_kinds(kinds: tuple[int, ...], *wanted: TokenKind) -> list[int]:
-    return [token for token, kind in enumerate(kinds) if kind in wanted]
+def _of_kinds(kinds: tuple[int, ...], *wanted: TokenKind) -> frozenset[int]:
+    return frozenset(token for token, kind in enumerate(kinds) if kind in wanted)
 
 
 def _read_merges(metadata: Metadata) -> list[tuple[str, str]]:

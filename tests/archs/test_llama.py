@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import tiny_gguf
 from checks import ArchitectureChecks, check_against_reference
 from gguf import GGUFWriter
+from numamirror import load
+from numamirror.errors import UnsupportedError
 
 N_LAYER, N_EMBD, N_HEAD, N_HEAD_KV = 2, 128, 4, 2
 
@@ -71,3 +74,52 @@ def test_float_rows_of_any_width(tmp_path: Path) -> None:
     shape = {"n_embd": 72, "n_head": 4, "n_head_kv": 2, "n_ff": 100}
     path = TestLlama.write(tmp_path / "odd.gguf", quant="F32", **shape)
     check_against_reference(path, "float", "f32")
+
+
+def logits_with(path: Path, **keys: object) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    """Logits of a tiny model with these `llama.*` keys, two underscores for a dot."""
+
+    def add(writer: GGUFWriter) -> None:
+        for name, value in keys.items():
+            key = f"llama.{name.replace('__', '.')}"
+            if isinstance(value, str):
+                writer.add_string(key, value)
+            elif isinstance(value, bool):
+                writer.add_bool(key, value)
+            else:
+                writer.add_float32(key, float(value))  # type: ignore[arg-type]
+
+    TestLlama.write(path, quant="F32", edit=add)
+    with load(path) as model:
+        return model.logits([5, 80, 3, 200, 41])
+
+
+def test_linear_scaling_is_the_default_and_has_two_keys(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    factor = "rope__scaling__factor"
+    stated = logits_with(path, rope__scaling__type="linear", **{factor: 4})
+    assert np.array_equal(logits_with(path, **{factor: 4}), stated)
+    assert np.array_equal(logits_with(path, rope__scale_linear=4), stated)
+    unscaled = logits_with(path)
+    assert not np.array_equal(unscaled, stated)
+    assert np.array_equal(logits_with(path, rope__scaling__type="none", **{factor: 4}), unscaled)
+    assert np.array_equal(logits_with(path, **{factor: 0}), unscaled)
+
+
+def test_attn_factor_scales_what_rope_gives(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    plain = logits_with(path)
+    assert np.array_equal(logits_with(path, rope__scaling__attn_factor=1), plain)
+    assert not np.allclose(logits_with(path, rope__scaling__attn_factor=1.5), plain, atol=1e-3)
+
+
+def test_what_would_be_computed_wrongly_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    with pytest.raises(UnsupportedError, match=r"llama\.attention\.causal is false"):
+        logits_with(path, attention__causal=False)
+    with pytest.raises(UnsupportedError, match=r"rope\.scaling\.type 'yarn'"):
+        logits_with(path, rope__scaling__type="yarn")
+    norm = np.ones(N_EMBD, np.float32)
+    TestLlama.write(path, edit=lambda w: w.add_tensor("blk.0.attn_q_norm.weight", norm))
+    with pytest.raises(UnsupportedError, match=r"no use for blk\.0\.attn_q_norm\.weight"):
+        load(path)

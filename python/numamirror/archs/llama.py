@@ -18,6 +18,7 @@ from numamirror.errors import ModelFileError, UnsupportedError
 
 if TYPE_CHECKING:
     from numamirror.gguf_file import ModelFile
+    from numamirror.gguf_metadata import Metadata
     from numamirror.program import Builder, Value
 
 
@@ -37,6 +38,7 @@ class Config:
     rope_dimension_count: int
     rope_freq_base: float
     rope_scaling_factor: float
+    rope_scaling_attn_factor: float
     vocab_size: int
 
     @property
@@ -54,6 +56,8 @@ def read_config(file: ModelFile) -> Config:
     meta = file.metadata
     if meta.get_int("llama.expert_count", 0):
         raise UnsupportedError("llama with experts (llama.expert_count > 0) is not supported yet")
+    if not meta.get_bool("llama.attention.causal", True):
+        raise UnsupportedError("llama.attention.causal is false: only causal models are supported")
     n_embd = meta.get_int("llama.embedding_length", minimum=1)
     n_head = meta.get_int("llama.attention.head_count", minimum=1)
     n_head_kv = meta.get_int("llama.attention.head_count_kv", n_head, minimum=1)
@@ -62,6 +66,9 @@ def read_config(file: ModelFile) -> Config:
             f"llama.attention.head_count: {n_head} heads do not share {n_head_kv} kv heads evenly"
         )
     key_length = meta.get_int("llama.attention.key_length", n_embd // n_head, minimum=1)
+    n_rot = meta.get_int("llama.rope.dimension_count", key_length, minimum=2, maximum=key_length)
+    if n_rot % 2:
+        raise ModelFileError(f"llama.rope.dimension_count is {n_rot}, an even number was expected")
     return Config(
         block_count=meta.get_int("llama.block_count", minimum=1),
         context_length=meta.get_int("llama.context_length", minimum=1),
@@ -72,24 +79,28 @@ def read_config(file: ModelFile) -> Config:
         key_length=key_length,
         value_length=meta.get_int("llama.attention.value_length", n_embd // n_head, minimum=1),
         layer_norm_rms_epsilon=meta.get_float("llama.attention.layer_norm_rms_epsilon", above=0),
-        rope_dimension_count=meta.get_int(
-            "llama.rope.dimension_count", key_length, minimum=2, maximum=key_length
-        ),
+        rope_dimension_count=n_rot,
         rope_freq_base=meta.get_float("llama.rope.freq_base", 10000.0, above=0),
-        rope_scaling_factor=_scaling_factor(file),
+        rope_scaling_factor=_scaling_factor(meta),
+        rope_scaling_attn_factor=meta.get_float("llama.rope.scaling.attn_factor", 1.0, above=0),
         vocab_size=archs.vocab_size(file),
     )
 
 
-def _scaling_factor(file: ModelFile) -> float:
-    """The factor by which positions are stretched: linear scaling, or none."""
-    kind = file.metadata.get_str("llama.rope.scaling.type", "none")
+def _scaling_factor(meta: Metadata) -> float:
+    """The factor by which positions are stretched: linear scaling unless the type says none."""
+    kind = meta.get_str("llama.rope.scaling.type", "linear")
     if kind not in ("none", "linear"):
         raise UnsupportedError(
             f"llama.rope.scaling.type {kind!r} is not supported yet; known: none, linear"
         )
-    factor = file.metadata.get_float("llama.rope.scaling.factor", 1.0, above=0)
-    return factor if kind == "linear" else 1.0
+    factor = meta.get_float("llama.rope.scale_linear", 0.0)  # the key's older name
+    factor = meta.get_float("llama.rope.scaling.factor", factor)
+    if factor < 0:
+        raise ModelFileError(
+            f"llama.rope.scaling.factor is {factor}, a number above 0 was expected"
+        )
+    return factor if kind == "linear" and factor else 1.0
 
 
 def tensors(c: Config) -> Iterator[TensorNeed]:
@@ -121,7 +132,7 @@ def wire(c: Config, b: Builder) -> Value:
     """One forward pass. `x` is the residual stream, f32[n, embedding_length]."""
     eps = c.layer_norm_rms_epsilon
     x = b.embed("token_embd")
-    angles = b.rope_angles(c.rope_frequencies, factors="rope_freqs")
+    angles = b.rope_angles(c.rope_frequencies, "rope_freqs", c.rope_scaling_attn_factor)
     for i in range(c.block_count):
         blk = f"blk.{i}"
         h = b.rms_norm(x, f"{blk}.attn_norm", eps)

@@ -16,7 +16,7 @@ from io import TextIOWrapper
 
 from numamirror import report
 from numamirror.cli.flags import COMMANDS
-from numamirror.cli.parsing import HELP_NAMES, parse
+from numamirror.cli.parsing import HELP_NAMES, parse, wants_traceback
 from numamirror.errors import NumaMirrorError, RequestError
 
 EXIT_ERROR = 1
@@ -40,6 +40,9 @@ def main(argv: Sequence[str]) -> int:
         The exit code: 0, or 1 for a failure, 2 for a command line that can't be used, 130 after
         Ctrl-C, 141 when the reader of stdout has gone.
     """
+    if sys.stdout is None:  # closed by the caller, as with >&-
+        report.error("standard output is closed, expected somewhere to write to")
+        return EXIT_ERROR
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that can't show a character shows ?
     try:
@@ -53,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return EXIT_BROKEN_PIPE
     except Exception as failure:  # the last stop: a failure becomes words
-        if {"-v", "--verbose"} & set(argv):
+        if wants_traceback(argv, os.environ):
             report.line(traceback.format_exc().rstrip())
         report.error(*_in_words(failure))
         return EXIT_USAGE if isinstance(failure, RequestError) else EXIT_ERROR
@@ -85,7 +88,7 @@ def _dispatch(argv: Sequence[str]) -> int:
     if arguments is None:
         sys.stdout.write(command_help(command))
         return 0
-    if not getattr(arguments.own, "quiet", False):
+    if not arguments.own.quiet:
         for note in arguments.notes:
             report.note(note)
     run: Callable[..., int] = import_module(f"numamirror.cli.{command}").run

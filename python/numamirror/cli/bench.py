@@ -16,7 +16,13 @@ import numpy as np
 
 from numamirror import report
 from numamirror.cli import bench_output
-from numamirror.cli.model_source import loaded_model, model_type, n_file_bytes, n_params
+from numamirror.cli.model_source import (
+    loaded_model,
+    model_type,
+    n_file_bytes,
+    n_params,
+    prepared_model,
+)
 from numamirror.cli.parsing import Arguments
 from numamirror.engine import Model
 from numamirror.errors import RequestError
@@ -60,7 +66,8 @@ def run(arguments: Arguments) -> int:
 def _rows(arguments: Arguments, tests: list[Measurement]) -> Iterator[bench_output.Row]:
     ctx_size = max(test.n_prompt + test.n_gen for test in tests)
     for threads in arguments.own.threads or (None,):
-        with loaded_model(arguments, threads=threads, ctx_size=ctx_size) as model:
+        prepared = prepared_model(arguments, threads=threads, ctx_size=ctx_size)
+        with loaded_model(arguments, prepared) as model:
             for test in tests:
                 yield _row(arguments, model, test)
 

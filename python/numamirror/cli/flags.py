@@ -15,6 +15,9 @@ from dataclasses import dataclass
 
 from numamirror.cli import values
 from numamirror.cli.values import Kind
+from numamirror.generation_request import MAX_TOKENS_BOUNDS
+from numamirror.load_options import CACHE_TYPES
+from numamirror.sampling import SAMPLING_BOUNDS
 
 COMMANDS = {
     "generate": "continue a prompt and print the text",
@@ -51,6 +54,8 @@ class Flag:
         destination: Who gets the value.
         is_positional: The first word that is no flag sets it too.
         is_repeatable: May be given many times; the value is a list.
+        excludes: Long names of flags that can't be used together with it; one of them on the
+            command line makes its environment variable count for nothing.
     """
 
     long: str
@@ -65,6 +70,7 @@ class Flag:
     destination: Destination = Destination.COMMAND
     is_positional: bool = False
     is_repeatable: bool = False
+    excludes: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -105,7 +111,8 @@ _WITH_MODEL = ("generate", "plan", "tokenize", "bench", "perplexity")
 _WITH_LOAD = ("generate", "plan", "bench", "perplexity")
 _LOAD = Destination.LOAD
 _GENERATE = Destination.GENERATE
-_CACHE_TYPE = values.choice("f16", "f32")
+_LEAST_CHUNK_TOKENS = 4  # fewer leave none to score in the second half of a chunk
+_CACHE_TYPE = values.choice(*CACHE_TYPES)
 
 FLAGS: tuple[Flag, ...] = (
     Flag(
@@ -125,6 +132,7 @@ FLAGS: tuple[Flag, ...] = (
         commands=("generate", "tokenize"),
         kind=values.TEXT,
         short="-p",
+        excludes=("file",),
     ),
     Flag(
         "file",
@@ -133,6 +141,7 @@ FLAGS: tuple[Flag, ...] = (
         commands=("generate", "tokenize", "perplexity"),
         kind=values.PATH,
         short="-f",
+        excludes=("prompt",),
     ),
     Flag(
         "system-prompt",
@@ -142,6 +151,7 @@ FLAGS: tuple[Flag, ...] = (
         kind=values.TEXT,
         short="-sys",
         destination=_GENERATE,
+        excludes=("raw",),
     ),
     Flag(
         "raw",
@@ -152,6 +162,7 @@ FLAGS: tuple[Flag, ...] = (
         aliases=("-no-cnv", "--no-conversation"),
         default=False,
         destination=_GENERATE,
+        excludes=("system-prompt",),
     ),
     Flag(
         "parse-special",
@@ -199,7 +210,7 @@ FLAGS: tuple[Flag, ...] = (
         "tokens to generate at most; -1 goes on until a stop or the end of the context",
         group="generation",
         commands=("generate",),
-        kind=values.whole(-1, " (-1: no limit)"),
+        kind=values.bounded(MAX_TOKENS_BOUNDS, " (-1: no limit)"),
         short="-n",
         aliases=("--n-predict", "--predict"),
         default=256,
@@ -232,7 +243,7 @@ FLAGS: tuple[Flag, ...] = (
         "how freely to draw; 0 always takes the likeliest token",
         group="sampling",
         commands=("generate",),
-        kind=values.number(0.0),
+        kind=values.bounded(SAMPLING_BOUNDS["temperature"]),
         aliases=("--temp",),
         default=0.8,
         destination=_GENERATE,
@@ -242,7 +253,7 @@ FLAGS: tuple[Flag, ...] = (
         "draw from the K likeliest tokens; 0 from all",
         group="sampling",
         commands=("generate",),
-        kind=values.whole(0),
+        kind=values.bounded(SAMPLING_BOUNDS["top_k"]),
         default=40,
         destination=_GENERATE,
     ),
@@ -251,7 +262,7 @@ FLAGS: tuple[Flag, ...] = (
         "draw from the likeliest tokens that together reach this probability; 1 from all",
         group="sampling",
         commands=("generate",),
-        kind=values.number(0.0, 1.0),
+        kind=values.bounded(SAMPLING_BOUNDS["top_p"]),
         default=0.95,
         destination=_GENERATE,
     ),
@@ -260,7 +271,7 @@ FLAGS: tuple[Flag, ...] = (
         "drop tokens less likely than this share of the likeliest; 0 drops none",
         group="sampling",
         commands=("generate",),
-        kind=values.number(0.0, 1.0),
+        kind=values.bounded(SAMPLING_BOUNDS["min_p"]),
         default=0.05,
         destination=_GENERATE,
     ),
@@ -269,7 +280,7 @@ FLAGS: tuple[Flag, ...] = (
         "divide the logits of recent tokens by this; 1 is off",
         group="sampling",
         commands=("generate",),
-        kind=values.number(0.01, 100.0),
+        kind=values.bounded(SAMPLING_BOUNDS["repeat_penalty"]),
         default=1.0,
         destination=_GENERATE,
     ),
@@ -278,7 +289,7 @@ FLAGS: tuple[Flag, ...] = (
         "how many tokens count as recent; 0 none, -1 the whole context",
         group="sampling",
         commands=("generate",),
-        kind=values.whole(-1, " (-1: the context)"),
+        kind=values.bounded(SAMPLING_BOUNDS["repeat_last_n"], " (-1: the context)"),
         default=64,
         destination=_GENERATE,
     ),
@@ -287,7 +298,7 @@ FLAGS: tuple[Flag, ...] = (
         "take this from the logits of tokens that occurred; 0 is off",
         group="sampling",
         commands=("generate",),
-        kind=values.number(-100.0, 100.0),
+        kind=values.bounded(SAMPLING_BOUNDS["presence_penalty"]),
         default=0.0,
         destination=_GENERATE,
     ),
@@ -296,7 +307,7 @@ FLAGS: tuple[Flag, ...] = (
         "take this from the logits of tokens for each time they occurred; 0 is off",
         group="sampling",
         commands=("generate",),
-        kind=values.number(-100.0, 100.0),
+        kind=values.bounded(SAMPLING_BOUNDS["frequency_penalty"]),
         default=0.0,
         destination=_GENERATE,
     ),
@@ -305,7 +316,7 @@ FLAGS: tuple[Flag, ...] = (
         "start of the random numbers; -1 picks one and prints it",
         group="sampling",
         commands=("generate",),
-        kind=values.whole(-1, " (-1: random)"),
+        kind=values.bounded(SAMPLING_BOUNDS["seed"], " (-1: random)"),
         short="-s",
         default=-1,
         destination=_GENERATE,
@@ -325,7 +336,7 @@ FLAGS: tuple[Flag, ...] = (
         "tokens in each chunk of the text",
         group="context and threads",
         commands=("perplexity",),
-        kind=values.whole(2),
+        kind=values.whole(_LEAST_CHUNK_TOKENS),
         short="-c",
         default=512,
         destination=_LOAD,
@@ -334,7 +345,7 @@ FLAGS: tuple[Flag, ...] = (
         "threads",
         "threads that generate",
         group="context and threads",
-        commands=("generate", "plan", "perplexity"),
+        commands=("generate", "perplexity"),
         kind=values.THREADS,
         short="-t",
         default_note="one a physical core",
@@ -353,7 +364,7 @@ FLAGS: tuple[Flag, ...] = (
         "threads-batch",
         "threads that process the prompt",
         group="context and threads",
-        commands=_WITH_LOAD,
+        commands=("generate", "bench", "perplexity"),
         kind=values.THREADS,
         short="-tb",
         default_note="as --threads",
@@ -363,7 +374,7 @@ FLAGS: tuple[Flag, ...] = (
         "cpu-range",
         "run on these CPUs only",
         group="context and threads",
-        commands=_WITH_LOAD,
+        commands=("generate", "bench", "perplexity"),
         kind=values.CPU_RANGE,
         aliases=("-Cr",),
         default_note="all that the process may use",
@@ -439,7 +450,7 @@ FLAGS: tuple[Flag, ...] = (
         "print one stage only",
         group="output",
         commands=("plan",),
-        kind=values.choice("file", "plan", "placement", "program"),
+        kind=values.choice("file", "plan", "placement", "program", "memory"),
         default_note="all stages",
     ),
     Flag(
@@ -471,7 +482,7 @@ FLAGS: tuple[Flag, ...] = (
         "quiet",
         "print the result and errors only",
         group="output",
-        commands=("generate", "bench", "perplexity"),
+        commands=_ALL,
         kind=values.SWITCH,
         short="-q",
         default=False,
@@ -503,6 +514,14 @@ IGNORED_FLAGS: tuple[IgnoredFlag, ...] = (
     IgnoredFlag(("--no-mmap",), Arity.NONE, "weights are always copied out of the file"),
     IgnoredFlag(("--no-warmup",), Arity.NONE, "loading touches every weight already"),
     IgnoredFlag(("--jinja",), Arity.NONE, "chat templates are always rendered as Jinja"),
+    IgnoredFlag(("--mlock",), Arity.NONE, "weights are copied into memory of their own"),
+    IgnoredFlag(("-cnv", "--conversation"), Arity.NONE, "a chat template is used without --raw"),
+    IgnoredFlag(("-st", "--single-turn"), Arity.NONE, "there is one turn always"),
+    IgnoredFlag(("--no-display-prompt",), Arity.NONE, "the prompt is never printed"),
+    IgnoredFlag(("--log-disable",), Arity.NONE, "there is no log; -q says less"),
+    IgnoredFlag(("--simple-io",), Arity.NONE, "input and output are always plain"),
+    IgnoredFlag(("-e", "--escape"), Arity.NONE, "the text is taken as it is, backslashes included"),
+    IgnoredFlag(("--color",), Arity.SWITCH_WORD, "the text is never coloured"),
     IgnoredFlag(("-b", "--batch-size"), Arity.ONE, "-ub sets how much is processed at once"),
 )
 

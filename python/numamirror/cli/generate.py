@@ -6,36 +6,32 @@ outside; the loop itself is `numamirror.generate`. Called by `numamirror.cli.mai
 
 from __future__ import annotations
 
-import random
 import sys
 import time
 from contextlib import closing
-from typing import Any
 
 from numamirror import report
-from numamirror.cli.model_source import loaded_model
+from numamirror.cli.model_source import loaded_model, prepared_model
 from numamirror.cli.parsing import Arguments
 from numamirror.cli.text_source import text_of
 from numamirror.engine import Model
-from numamirror.generate import GenerationRecord, stream_generate
-
-_SEED_BITS = 32
+from numamirror.generate import GenerationRecord, run_request
+from numamirror.generation_request import GenerationRequest, make_request
 
 
 def run(arguments: Arguments) -> int:
     """Generate; returns the exit code."""
     prompt = text_of(arguments)
-    options = dict(arguments.generate)
-    if options["seed"] == -1:
-        options["seed"] = random.SystemRandom().getrandbits(_SEED_BITS)
     is_quiet = arguments.own.quiet
-    with loaded_model(arguments) as model:
+    prepared = prepared_model(arguments)
+    request = make_request(prepared.text, prepared.limits.n_ctx, prompt, **arguments.generate)
+    with loaded_model(arguments, prepared) as model:
         if not is_quiet:
-            report.facts([("seed", str(options["seed"]))])
-            if not options["raw"] and model.chat_template is None:
+            report.facts([("seed", str(request.settings.seed))])
+            if not arguments.generate["raw"] and model.chat_template is None:
                 report.note("the model has no chat template: the prompt is continued as it is")
         start = time.perf_counter()
-        last = _print_text(model, prompt, options, is_quiet)
+        last = _print_text(model, request, is_quiet)
         total_ms = 1e3 * (time.perf_counter() - start)
         if last is not None and not is_quiet:
             _say_why_it_ended(last, model)
@@ -46,24 +42,25 @@ def run(arguments: Arguments) -> int:
 
 
 def _print_text(
-    model: Model, prompt: str, options: dict[str, Any], is_quiet: bool
+    model: Model, request: GenerationRequest, is_quiet: bool
 ) -> GenerationRecord | None:
     """Stream the text to stdout, a newline at its end; returns the last record."""
     record = None
     end = "\n"
-    with report.progress("prompt", report.token_progress, is_shown=not is_quiet) as progress:
-        stream = stream_generate(model, prompt, progress=progress, **options)
-        with closing(stream):
-            try:
-                for record in stream:
-                    sys.stdout.write(record.text)
-                    sys.stdout.flush()
-                    end = record.text[-1:] or end
-            finally:
-                # also after Ctrl-C, so that what follows starts on a line of its own
-                if record is not None and end != "\n":
-                    sys.stdout.write("\n")
-                    sys.stdout.flush()
+    with (
+        report.progress("prompt", report.token_progress, is_shown=not is_quiet) as progress,
+        closing(run_request(model, request, progress)) as stream,
+    ):
+        try:
+            for record in stream:
+                sys.stdout.write(record.text)
+                sys.stdout.flush()
+                end = record.text[-1:] or end
+        finally:
+            # also after Ctrl-C, so that what follows starts on a line of its own
+            if record is not None and end != "\n":
+                sys.stdout.write("\n")
+                sys.stdout.flush()
     return record
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from numamirror import default_model, report
 from numamirror.cli.parsing import Arguments
-from numamirror.engine import Model, load
-from numamirror.gguf_file import ModelFile
+from numamirror.engine import Model, Prepared, prepare
+from numamirror.gguf_file import ModelFile, open_model
 
 
 def model_path(arguments: Arguments) -> Path:
@@ -27,26 +27,51 @@ def model_path(arguments: Arguments) -> Path:
     return Path(named) if named is not None else default_model.find()
 
 
-@contextmanager
-def loaded_model(arguments: Arguments, **options: object) -> Iterator[Model]:
-    """Load the model, with progress and a header on stderr unless `--quiet`; close it at the end.
+def prepared_model(arguments: Arguments, **options: object) -> Prepared:
+    """Everything that is known of the model before its weights are read; prints nothing.
 
     Args:
         arguments: The command's arguments.
         **options: Load options that come before those of the command line.
+
+    Raises:
+        NumaMirrorError: The file or an option does not allow it.
+    """
+    return prepare(open_model(model_path(arguments)), **{**arguments.load, **options})
+
+
+@contextmanager
+def loaded_model(arguments: Arguments, prepared: Prepared) -> Iterator[Model]:
+    """Load the model, with progress and a header on stderr unless `--quiet`; close it at the end.
+
+    Args:
+        arguments: The command's arguments.
+        prepared: What `prepared_model` gave.
     """
     is_shown = not arguments.own.quiet
     with report.progress("loading", report.byte_progress, is_shown=is_shown) as progress:
-        model = load(model_path(arguments), progress=progress, **{**arguments.load, **options})
+        model = Model(prepared, progress)
     with model:
         if is_shown:
             report.facts(header(model))
-            n_trained = model.plan.config.context_length
-            if model.n_ctx > n_trained:
-                report.note(f"the model was trained for a context of {n_trained} tokens")
+            for text in notes(model):
+                report.note(text)
             if arguments.own.verbose:
                 report.line(model.placement.describe())
         yield model
+
+
+def notes(model: Model) -> list[str]:
+    """What the user may not have meant."""
+    found = []
+    n_trained = model.plan.config.context_length
+    if model.n_ctx > n_trained:
+        found.append(f"the model was trained for a context of {n_trained} tokens")
+    pins = model.engine.pins
+    n_cpus = len({cpu for cpu, _ in pins})
+    if n_cpus < len(pins):
+        found.append(f"threads: {len(pins)}, cpus allowed: {n_cpus}; those that share one are slow")
+    return found
 
 
 def header(model: Model) -> list[tuple[str, str]]:

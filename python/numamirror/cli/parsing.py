@@ -64,7 +64,8 @@ def parse(command: str, words: Sequence[str], environ: Mapping[str, str]) -> Arg
     Args:
         command: A key of `numamirror.cli.flags.COMMANDS`.
         words: The command line after the command.
-        environ: Environment variables; those named after flags of the command are read.
+        environ: Environment variables; those named after flags of the command are read, unless
+            they are empty or the command line names a flag that excludes theirs.
 
     Returns:
         The values, or None when help was asked for.
@@ -75,9 +76,11 @@ def parse(command: str, words: Sequence[str], environ: Mapping[str, str]) -> Arg
     said = _read_words(command, words)
     if said.wants_help:
         return None
+    excluded = _excluded(command, said.texts)
+    heeded = {name: text for name, text in environ.items() if text and name not in excluded}
     by_destination: dict[Destination, dict[str, object]] = {place: {} for place in Destination}
     for flag in flags_of(command):
-        by_destination[flag.destination][flag.option] = _value(flag, said.texts, environ)
+        by_destination[flag.destination][flag.option] = _value(flag, said.texts, heeded)
     return Arguments(
         command,
         SimpleNamespace(**by_destination[Destination.COMMAND]),
@@ -151,6 +154,23 @@ def _unknown_flag(command: str, name: str, names: Sequence[str]) -> RequestError
     else:
         hint = f"numamirror {command} --help lists its flags"
     return RequestError(f"{command}: unknown flag {_shown(name)}", hint=hint)
+
+
+def _excluded(command: str, texts: Mapping[Flag, list[str]]) -> frozenset[str]:
+    """Variables of flags that what the command line says rules out."""
+    said = {flag.long for flag in texts if _value(flag, texts, {}) != flag.default}
+    return frozenset(flag.variable for flag in flags_of(command) if said & set(flag.excludes))
+
+
+def wants_traceback(words: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether `--verbose` is asked for, also by words that can't be read otherwise."""
+    flag = next(flag for flag in FLAGS if flag.option == "verbose")
+    pairs = [word.partition("=") for word in words]
+    said = [text if equals else "on" for name, equals, text in pairs if name in flag.names]
+    try:
+        return bool(flag.kind.parse(said[-1] if said else environ.get(flag.variable) or "off"))
+    except ValueError:
+        return False
 
 
 def _value(flag: Flag, texts: Mapping[Flag, list[str]], environ: Mapping[str, str]) -> object:

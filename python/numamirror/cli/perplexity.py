@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from numamirror import report
-from numamirror.cli.model_source import loaded_model
+from numamirror.cli.model_source import loaded_model, prepared_model
 from numamirror.cli.parsing import Arguments
 from numamirror.cli.text_source import text_of
 from numamirror.engine import Model
 from numamirror.errors import NumaMirrorError, RequestError
+from numamirror.text import TextSide
 
 _ROWS_AT_ONCE = 32  # rows widened to float64 together: bounds scratch at any vocabulary
 
@@ -38,16 +39,21 @@ def run(arguments: Arguments) -> int:
     The running values and the final line go to stdout, in llama-perplexity's form.
     """
     text = text_of(arguments)
+    if arguments.own.chunks == 0:
+        raise RequestError("--chunks: found 0, expected at least 1, or -1 for all")
     n_ctx: int = arguments.load["ctx_size"]
     estimate = None
     is_shown = not arguments.own.quiet
-    with loaded_model(arguments) as model:
-        chunks = chunks_of(model, text, n_ctx, arguments.own.chunks)
-        with report.progress("measuring", report.token_progress, is_shown=is_shown) as progress:
-            for index, estimate in enumerate(estimates(model, chunks), start=1):
-                sys.stdout.write(f"[{index}]{estimate.perplexity:.4f},")
-                sys.stdout.flush()
-                progress(index * n_ctx, len(chunks) * n_ctx)
+    prepared = prepared_model(arguments)
+    chunks = chunks_of(prepared.text, text, n_ctx, arguments.own.chunks)
+    with (
+        loaded_model(arguments, prepared) as model,
+        report.progress("measuring", report.token_progress, is_shown=is_shown) as progress,
+    ):
+        for index, estimate in enumerate(estimates(model, chunks), start=1):
+            sys.stdout.write(f"[{index}]{estimate.perplexity:.4f},")
+            sys.stdout.flush()
+            progress(index * n_ctx, len(chunks) * n_ctx)
     if estimate is not None:
         sys.stdout.write(
             f"\nFinal estimate: PPL = {estimate.perplexity:.4f} +/- {estimate.error:.5f}\n"
@@ -55,22 +61,19 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def chunks_of(model: Model, text: str, n_ctx: int, n_chunks_wanted: int) -> list[list[int]]:
+def chunks_of(tokens: TextSide, text: str, n_ctx: int, n_chunks_wanted: int) -> list[list[int]]:
     """The text's tokens in whole chunks of `n_ctx`; what is left over at the end is not measured.
 
     Args:
-        model: Gives the tokens.
+        tokens: Gives the tokens.
         text: What to measure.
         n_ctx: Tokens a chunk.
-        n_chunks_wanted: Chunks at most; -1 for all.
+        n_chunks_wanted: Chunks at most, one or more; -1 for all.
 
     Raises:
         NumaMirrorError: The text is too short for two chunks.
-        RequestError: No chunk is wanted.
     """
-    if n_chunks_wanted == 0:
-        raise RequestError("--chunks: found 0, expected at least 1, or -1 for all")
-    ids = model.tokenize(text)
+    ids = tokens.tokenize(text)
     if len(ids) < 2 * n_ctx:
         raise NumaMirrorError(
             f"the text has {len(ids)} tokens, expected at least {2 * n_ctx} for chunks of {n_ctx}",

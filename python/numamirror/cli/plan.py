@@ -15,7 +15,7 @@ from numamirror.cli.model_source import model_path
 from numamirror.cli.parsing import Arguments
 from numamirror.engine import prepare
 from numamirror.gguf_file import ModelFile, open_model
-from numamirror.placement import Placement
+from numamirror.placement import MemoryNeeds, Placement
 from numamirror.plan import Plan, make_plan
 from numamirror.program import Program
 
@@ -40,7 +40,9 @@ def run(arguments: Arguments) -> int:
     return 0
 
 
-def _stages(arguments: Arguments) -> Iterator[tuple[str, ModelFile | Plan | Placement | Program]]:
+def _stages(
+    arguments: Arguments,
+) -> Iterator[tuple[str, ModelFile | Plan | Placement | Program | MemoryNeeds]]:
     """The stages' names and values in order, each made only when it is asked for."""
     model_file = open_model(model_path(arguments))
     yield "file", model_file
@@ -48,3 +50,4 @@ def _stages(arguments: Arguments) -> Iterator[tuple[str, ModelFile | Plan | Plac
     prepared = prepare(model_file, **arguments.load)
     yield "placement", prepared.placement
     yield "program", prepared.program
+    yield "memory", prepared.needs

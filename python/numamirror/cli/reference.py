@@ -24,8 +24,9 @@ _MARKDOWN_HEAD = """\
 | command | what it does |
 | --- | --- |"""
 _MARKDOWN_RULES = """
-The command line comes before the environment, the environment before the default. `-h` and
-`--help` work everywhere; `numamirror --version` prints the version. A flag marked *load* is an
+The command line comes before the environment, the environment before the default; an empty variable
+counts as unset, and so does one whose flag can't go with one on the command line. `-h` and `--help`
+work everywhere; `numamirror --version` prints the version. A flag marked *load* is an
 option of `numamirror.load` under its long name with underscores, one marked *generate* an argument
 of `numamirror.generate` and `numamirror.stream_generate`."""
 _MARKDOWN_COLUMNS = """\

@@ -44,6 +44,8 @@ def text_of(arguments: Arguments) -> str:
 
 
 def _stdin_bytes() -> bytes:
+    if sys.stdin is None:  # closed by the caller, as with <&-
+        raise RequestError("standard input is closed, expected text")
     return sys.stdin.buffer.read()
 
 

@@ -8,10 +8,11 @@ read them, from the command line and from the environment alike.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from numamirror.bounds import Bounds
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,16 @@ def _threads(text: str) -> int | None:
 
 def _whole(text: str) -> int:
     # int() would take "1_000" and Arabic digits as well
-    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+    if not re.fullmatch(r"[+-]?[0-9]{1,20}", text):
         raise ValueError(text)
     return int(text)
+
+
+def _decimal(text: str) -> float:
+    # float() would take "nan" and "1_0" as well
+    if not re.fullmatch(r"[-+0-9.eE]{1,32}", text):
+        raise ValueError(text)
+    return float(text)
 
 
 def _ctx_size(text: str) -> int:
@@ -97,32 +105,21 @@ CPU_RANGE = Kind("LO-HI[,...]", "ranges of CPU numbers such as 0-15,32-47", _cpu
 JSON_OBJECT = Kind("JSON", "a JSON object", _json_object)
 
 
-def whole(minimum: int, meaning: str = "") -> Kind:
-    """Whole numbers from `minimum` on; `meaning` explains a special value in errors."""
-
-    def parse(text: str) -> int:
-        value = _whole(text)
-        if value < minimum:
-            raise ValueError(text)
-        return value
-
-    return Kind("N", f"a whole number from {minimum}{meaning}", parse)
-
-
-def number(minimum: float, maximum: float = math.inf) -> Kind:
-    """Finite decimal numbers from `minimum` to `maximum`, both included."""
+def bounded(bounds: Bounds, meaning: str = "") -> Kind:
+    """Decimal numbers within `bounds`; `meaning` explains a special value in errors."""
 
     def parse(text: str) -> float:
-        if not re.fullmatch(r"[-+0-9.eE]{1,32}", text):
-            raise ValueError(text)
-        value = float(text)
-        if not (math.isfinite(value) and minimum <= value <= maximum):
+        value = _whole(text) if bounds.is_whole else _decimal(text)
+        if not bounds.hold(value):
             raise ValueError(text)
         return value
 
-    upper = "" if math.isinf(maximum) else f" to {maximum:g}"
-    lower = "a number" if math.isinf(minimum) else f"a number from {minimum:g}"
-    return Kind("X", lower + upper, parse)
+    return Kind("N" if bounds.is_whole else "X", bounds.expected + meaning, parse)
+
+
+def whole(minimum: int, meaning: str = "") -> Kind:
+    """Whole numbers from `minimum` on; `meaning` explains a special value in errors."""
+    return bounded(Bounds(minimum, is_whole=True), meaning)
 
 
 def choice(*names: str) -> Kind:

@@ -4,6 +4,7 @@
     reason = "arguments from Python arrive owned"
 )]
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,15 +23,48 @@ use numamirror_core::workers::Workers;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
+use pyo3::types::PyBytes;
 
 use crate::enter::enter;
 use crate::errors;
 use crate::sizes::state_limits;
 
+/// What one call at a time may touch.
+struct Session {
+    executor: Executor,
+    /// Logits after the last token of each sequence that asked for them.
+    last: HashMap<u32, Vec<f32>>,
+}
+
+impl Session {
+    /// Keeps each sequence's last row of the pass that was computed just now.
+    fn keep_last(&mut self, items: &[BatchItem]) {
+        let n_vocab = self.executor.program().n_vocab();
+        let rows = self.executor.logits().chunks_exact(n_vocab);
+        for (item, row) in items.iter().filter(|item| item.wants_logits).zip(rows) {
+            let kept = self.last.entry(item.sequence).or_default();
+            kept.clear();
+            kept.extend_from_slice(row);
+        }
+    }
+}
+
+/// A batch as Python gives it.
+fn items(batch: Vec<(u32, u32, u32, bool)>) -> Vec<BatchItem> {
+    let item = |(sequence, position, token, wants_logits)| BatchItem {
+        sequence,
+        position,
+        token,
+        wants_logits,
+    };
+    batch.into_iter().map(item).collect()
+}
+
 /// A model in memory, its workers and its sequences.
 #[pyclass(frozen, module = "numamirror._core")]
 pub(crate) struct Engine {
-    executor: Mutex<Executor>,
+    session: Mutex<Session>,
+    n_vocab: usize,
     isa: &'static isa::Isa,
     threads: ThreadPlan,
 }
@@ -89,7 +123,11 @@ impl Engine {
             Executor::new(program, weights, workers, isa, options)
         })?;
         Ok(Self {
-            executor: Mutex::new(executor),
+            n_vocab: executor.program().n_vocab(),
+            session: Mutex::new(Session {
+                executor,
+                last: HashMap::new(),
+            }),
             isa,
             threads,
         })
@@ -125,82 +163,113 @@ impl Engine {
 
     /// Bytes of the packed weights, and how many of them lie in huge pages.
     fn weight_pages(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
-        let executor = self.lock_with_gil(py);
-        let report = errors::map(py, executor.weights().memory().page_report())?;
+        let session = self.lock_with_gil(py);
+        let report = session.executor.weights().memory().page_report();
+        let report = errors::map(py, report)?;
         Ok((report.resident_bytes, report.huge_bytes))
     }
 
-    /// One forward pass over (sequence, position, token, wants logits).
+    /// One forward pass over (sequence, position, token, wants logits); of each sequence the last
+    /// logits asked for are kept for [`Engine::best`].
     fn forward(&self, py: Python<'_>, batch: Vec<(u32, u32, u32, bool)>) -> PyResult<()> {
-        let items: Vec<BatchItem> = batch
-            .into_iter()
-            .map(|(sequence, position, token, wants_logits)| BatchItem {
-                sequence,
-                position,
-                token,
-                wants_logits,
-            })
-            .collect();
-        enter(py, |_| Ok(()), |poll| self.lock().forward(&items, poll))
+        let items = items(batch);
+        enter(
+            py,
+            |_| Ok(()),
+            |poll| {
+                let mut session = self.lock();
+                session.executor.forward(&items, poll)?;
+                session.keep_last(&items);
+                Ok(())
+            },
+        )
     }
 
-    /// Copies the last pass's logits into a float32 array of `[n_outputs, n_vocab]` elements.
-    fn copy_logits(&self, py: Python<'_>, into: PyBuffer<f32>) -> PyResult<()> {
-        into.copy_from_slice(py, self.lock_with_gil(py).logits())
-    }
-
-    /// Ids and logits of the best next tokens after the `output`-th row of the last pass;
-    /// `penalties` are (repeat, frequency, presence).
-    fn best(
+    /// One forward pass whose logits go into a float32 array of `[n_wanted, n_vocab]` elements, in
+    /// the batch's order.
+    fn logits(
         &self,
         py: Python<'_>,
-        output: usize,
+        batch: Vec<(u32, u32, u32, bool)>,
+        into: PyBuffer<f32>,
+    ) -> PyResult<()> {
+        let items = items(batch);
+        let n_wanted = items.iter().filter(|item| item.wants_logits).count();
+        let n_elems = n_wanted * self.n_vocab;
+        if into.item_count() != n_elems {
+            let error = Error::BadRequest {
+                name: "into".into(),
+                found: format!("{} elements", into.item_count()),
+                expected: format!("{n_elems}, {n_wanted} rows of {}", self.n_vocab),
+            };
+            return Err(errors::to_python(py, &error));
+        }
+        // Copied while the pass is still the engine's last: another may begin right after.
+        let logits = enter(
+            py,
+            |_| Ok(()),
+            |poll| {
+                let mut session = self.lock();
+                session.executor.forward(&items, poll)?;
+                Ok(session.executor.logits().to_vec())
+            },
+        )?;
+        into.copy_from_slice(py, &logits)
+    }
+
+    /// Ids and logits of the best next tokens of a sequence, as the bytes of a u32 and a f32
+    /// array; `penalties` are (repeat, frequency, presence).
+    fn best<'py>(
+        &self,
+        py: Python<'py>,
+        sequence: u32,
         n_candidates: usize,
         recent: Vec<u32>,
         penalties: (f32, f32, f32),
-    ) -> PyResult<(Vec<u32>, Vec<f32>)> {
-        let executor = self.lock_with_gil(py);
-        let n_vocab = executor.program().n_vocab();
+    ) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
         let (repeat, frequency, presence) = penalties;
         let penalties = Penalties {
             repeat,
             frequency,
             presence,
         };
-        let row = executor
-            .logits()
-            .chunks_exact(n_vocab)
-            .nth(output)
-            .ok_or(Error::BadRequest {
-                name: "output".into(),
-                found: output.to_string(),
-                expected: "a row of the last pass".into(),
-            });
-        let best = row.and_then(|row| candidates::best(row, n_candidates, &recent, &penalties));
-        errors::map(py, best).map(|best| best.into_iter().unzip())
+        let session = self.lock_with_gil(py);
+        let last = session.last.get(&sequence).ok_or(Error::BadRequest {
+            name: "sequence".into(),
+            found: sequence.to_string(),
+            expected: "one whose last token asked for logits".into(),
+        });
+        let best = last.and_then(|row| candidates::best(row, n_candidates, &recent, &penalties));
+        let best = errors::map(py, best)?;
+        let ids: Vec<u8> = best.iter().flat_map(|(id, _)| id.to_ne_bytes()).collect();
+        let logits: Vec<u8> = best.iter().flat_map(|(_, x)| x.to_ne_bytes()).collect();
+        Ok((PyBytes::new(py, &ids), PyBytes::new(py, &logits)))
     }
 
     /// Positions that a sequence holds.
     fn n_past(&self, py: Python<'_>, sequence: u32) -> usize {
-        self.lock_with_gil(py).sequences().n_past(sequence)
+        let session = self.lock_with_gil(py);
+        session.executor.sequences().n_past(sequence)
     }
 
     /// Forgets a sequence.
     fn remove(&self, py: Python<'_>, sequence: u32) {
-        self.lock_with_gil(py).sequences_mut().remove(sequence);
+        let mut session = self.lock_with_gil(py);
+        session.executor.sequences_mut().remove(sequence);
+        session.last.remove(&sequence);
     }
 }
 
 impl Engine {
     /// The executor, for a caller that has let go of the GIL.
-    fn lock(&self) -> MutexGuard<'_, Executor> {
-        self.executor.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Session> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The executor, for a caller that has the GIL: it lets go of it while it waits, since the
     /// one that runs a pass asks for the GIL now and then.
-    fn lock_with_gil(&self, py: Python<'_>) -> MutexGuard<'_, Executor> {
-        self.executor
+    fn lock_with_gil(&self, py: Python<'_>) -> MutexGuard<'_, Session> {
+        self.session
             .lock_py_attached(py)
             .unwrap_or_else(PoisonError::into_inner)
     }
