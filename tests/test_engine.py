@@ -64,6 +64,6 @@ def test_a_model_is_prepared_first_and_loaded_of_that(tiny_model_path: Path) -> 
 
 def test_threads_that_share_a_cpu_are_noted(model: Model, tiny_model_path: Path) -> None:
     assert notes(model) == []
-    cpu = model.engine.pins[0][0]
+    cpu = model.threads.pins[0][0]
     with numamirror.load(tiny_model_path, ctx_size=64, threads=2, cpu_range=str(cpu)) as crowded:
         assert [note.split(";")[0] for note in notes(crowded)] == ["threads: 2, cpus allowed: 1"]

@@ -341,11 +341,15 @@ def run(text: str, path: Path) -> None:
     names = [tensor["name"] for tensor in json.loads(text)["tensors"]]
     first = next(iter(records.values()))
     sources = [(str(path), records.get(name, first).offset) for name in names]
-    if sum(_core.memory_needs(text, 8, 64, 1, "f16", "f16")) > MOST_BYTES:
+    threads = _core.ThreadPlan(threads=2, simulate_nodes=2)
+    buffers = ["SPLIT", "MIRROR", "NODE1"] * len(names)
+    buffers = buffers[: len(names)]
+    weights, *rest = _core.memory_needs(text, buffers, threads, 8, 64, 1, "f16", "f16")
+    if sum(weights) + sum(rest) > MOST_BYTES:
         return
     engine = _core.Engine(
-        text, sources, threads=2, threads_batch=2, cpu_range=None, n_ubatch=8, n_ctx=64,
-        n_parallel=1, cache_type_k="f16", cache_type_v="f16", progress=None,
+        text, sources, buffers, threads, n_ubatch=8, n_ctx=64, n_parallel=1, cache_type_k="f16",
+        cache_type_v="f16", progress=None,
     )  # fmt: skip
     for start in (0, 4):
         engine.forward([(0, start + i, 3 * i, i == 3) for i in range(4)])

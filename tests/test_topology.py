@@ -30,6 +30,24 @@ def tree(machine: FakeMachine) -> Iterator[str]:
         yield folder
 
 
+def thread_plan(
+    root: str,
+    allowed: list[int],
+    threads: int | None,
+    threads_batch: int | None,
+    simulate_nodes: int | None,
+) -> _core.ThreadPlan:
+    """The plan for the machine of a tree."""
+    return _core.ThreadPlan(
+        threads=threads,
+        threads_batch=threads_batch,
+        simulate_nodes=simulate_nodes,
+        allowed_cpus=allowed,
+        sysfs_root=root,
+        proc_root=root,
+    )
+
+
 @given(machines())
 def test_what_is_read_is_what_the_tree_says(machine: FakeMachine) -> None:
     with tree(machine) as root:
@@ -60,15 +78,15 @@ def test_threads_have_cores_and_nodes_have_threads(
     n_cores = sum(map(bool, cores))
     assume(n_cores)
     with tree(machine) as root:
-        plan = _core.thread_plan(root, root, allowed, threads, threads_batch, n_nodes)
-        default = _core.thread_plan(root, root, allowed, None, None, n_nodes)
-    assert len(plan["pins"]) == max(threads, threads_batch)
-    assert [node for _, node in plan["pins"]] == sorted(node for _, node in plan["pins"])
-    assert len(default["pins"]) == sum(default["node_threads"]) == n_cores
-    assert n_nodes is None or plan["nodes"] == [None] * n_nodes
-    phases = ((threads, plan["node_threads"]), (threads_batch, plan["node_threads_batch"]))
+        plan = thread_plan(root, allowed, threads, threads_batch, n_nodes)
+        default = thread_plan(root, allowed, None, None, n_nodes)
+    assert len(plan.pins) == max(threads, threads_batch)
+    assert [node for _, node in plan.pins] == sorted(node for _, node in plan.pins)
+    assert len(default.pins) == sum(default.node_threads) == n_cores
+    assert n_nodes is None or plan.kernel_nodes == [None] * n_nodes
+    phases = ((threads, plan.node_threads), (threads_batch, plan.node_threads_batch))
     for n_threads, node_threads in phases:
-        cpus = first_pins(plan["pins"], node_threads)
+        cpus = first_pins(plan.pins, node_threads)
         assert len(cpus) == sum(node_threads) == n_threads
         used = [next(i for i, core in enumerate(cores) if cpu in core) for cpu in cpus]
         assert len(set(used)) == min(n_threads, n_cores), "physical cores of their own"
@@ -79,7 +97,7 @@ def test_threads_have_cores_and_nodes_have_threads(
             full = Counter(
                 home(machine, machine.online_cores()[core][0]) for core in allowed_cores(cores)
             )
-            for node, n in zip(plan["nodes"], node_threads, strict=True):
+            for node, n in zip(plan.kernel_nodes, node_threads, strict=True):
                 assert node is not None
                 assert n >= most - 1 or n == full[node], "balanced as far as cores allow"
 
@@ -91,11 +109,11 @@ def test_real_nodes_in_use_have_allowed_cpus_and_memory(
     cores = [(node, cpus) for node, cpus in machine.online_cores() if set(cpus) & set(allowed)]
     assume(cores)
     with tree(machine) as root:
-        plan = _core.thread_plan(root, root, allowed, None, None, None)
-    assert plan["nodes"] == sorted({home(machine, node) for node, _ in cores})
-    for cpu, index in plan["pins"]:
+        plan = thread_plan(root, allowed, None, None, None)
+    assert plan.kernel_nodes == sorted({home(machine, node) for node, _ in cores})
+    for cpu, index in plan.pins:
         (node,) = [node for node, cpus in cores if cpu in cpus]
-        assert plan["nodes"][index] == home(machine, node)
+        assert plan.kernel_nodes[index] == home(machine, node)
 
 
 def first_pins(pins: Sequence[tuple[int, int]], node_threads: Sequence[int]) -> list[int]:
@@ -149,9 +167,9 @@ def test_plans_that_make_no_sense_are_refused() -> None:
             (None, None, 0, "simulate_nodes: 0"),
         ):
             with pytest.raises(RequestError, match=f"^{name}; expected 1 to"):
-                _core.thread_plan(root, root, [0], threads, batch, simulated)
+                thread_plan(root, [0], threads, batch, simulated)
         with pytest.raises(RequestError, match=r"^cpus: none of 1 is online; expected some of 0"):
-            _core.thread_plan(root, root, [1], None, None, None)
+            thread_plan(root, [1], None, None, None)
     for counts in (([1], []), ([], []), ([1], [5000])):
         with pytest.raises(RequestError, match=r"^threads of the nodes"):
             _core.phase_rows(3, *counts)

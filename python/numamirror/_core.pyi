@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 __all__ = [
     "Engine",
+    "ThreadPlan",
+    "buffers",
     "dequantize",
     "isa",
     "isas",
@@ -21,7 +23,6 @@ __all__ = [
     "packed_forms",
     "phase_rows",
     "quant_types",
-    "thread_plan",
     "topology",
     "verify_program",
 ]
@@ -58,12 +59,6 @@ class _Topology(TypedDict):
     page_pools: list[_PagePool]
     transparent_huge_pages: str | None
     numa_balancing: int | None
-
-class _ThreadPlan(TypedDict):
-    nodes: list[int | None]
-    pins: list[tuple[int, int]]
-    node_threads: list[int]
-    node_threads_batch: list[int]
 
 def quant_types() -> list[_QuantType]:
     """Every quantization type that weights may have, with its packed form."""
@@ -106,34 +101,6 @@ def topology(sysfs_root: str = "/sys", proc_root: str = "/proc") -> _Topology:
         RequestError: A file holds nonsense.
     """
 
-def thread_plan(
-    sysfs_root: str,
-    proc_root: str,
-    allowed_cpus: Sequence[int],
-    threads: int | None,
-    threads_batch: int | None,
-    simulate_nodes: int | None,
-) -> _ThreadPlan:
-    """The nodes in use and where the workers of an engine would run. Starts nothing.
-
-    Args:
-        sysfs_root: `/sys` or a copy.
-        proc_root: `/proc` or a copy.
-        allowed_cpus: CPUs that workers may use.
-        threads: Workers in a pass of one token; None: one a physical core.
-        threads_batch: Workers in a pass of more; None: as many.
-        simulate_nodes: How many nodes to pretend; None: the real ones.
-
-    Returns:
-        `nodes`: the kernel's number of each node in use, None for a pretended one. `pins`: CPU and
-        index of the node of each worker, contiguous by node. `node_threads`: how many workers of
-        each node, the first ones, take part in a pass of one token; `node_threads_batch`: of more.
-
-    Raises:
-        EngineError: A file below the roots can't be read.
-        RequestError: A file holds nonsense, a count is out of range or no allowed CPU is online.
-    """
-
 def phase_rows(
     n_units: int, node_threads: Sequence[int], phase_threads: Sequence[int]
 ) -> list[list[tuple[int, int, int]]]:
@@ -157,9 +124,78 @@ def packed_bytes(type_name: str, n_rows: int, n_cols: int, role: str) -> int:
     """Bytes of one tensor in memory for the instruction set in use; `role` as in a program."""
 
 def memory_needs(
-    program: str, n_ubatch: int, n_ctx: int, n_parallel: int, cache_type_k: str, cache_type_v: str
-) -> tuple[int, int, int]:
-    """Bytes of packed weights, cache and activations."""
+    program: str,
+    buffers: Sequence[str],
+    threads: ThreadPlan,
+    n_ubatch: int,
+    n_ctx: int,
+    n_parallel: int,
+    cache_type_k: str,
+    cache_type_v: str,
+) -> tuple[list[int], int, int]:
+    """Bytes of packed weights on each node in use, of the cache and of activations.
+
+    Raises:
+        UnsupportedError: There is no such buffer with so many nodes.
+    """
+
+def buffers(n_nodes: int) -> list[str]:
+    """Names of the buffers that there are with so many nodes."""
+
+@final
+class ThreadPlan:
+    """Nodes in use and the workers on them."""
+
+    def __new__(
+        cls,
+        *,
+        threads: int | None = None,
+        threads_batch: int | None = None,
+        cpu_range: str | None = None,
+        simulate_nodes: int | None = None,
+        allowed_cpus: Sequence[int] | None = None,
+        sysfs_root: str = "/sys",
+        proc_root: str = "/proc",
+    ) -> ThreadPlan:
+        """Plans workers, and starts none.
+
+        Args:
+            threads: Workers in a pass of one token; None: one a physical core.
+            threads_batch: Workers in a pass of more; None: as many.
+            cpu_range: CPUs to use, `LO-HI[,…]`; None: all allowed.
+            simulate_nodes: Deal the cores to this many pretended nodes.
+            allowed_cpus: CPUs that workers may use; None: those of this process.
+            sysfs_root: `/sys` or a copy.
+            proc_root: `/proc` or a copy.
+
+        Raises:
+            EngineError: A file below the roots can't be read.
+            RequestError: The counts or the CPUs can't be had, or a file holds nonsense.
+        """
+
+    @property
+    def pins(self) -> list[tuple[int, int]]:
+        """CPU of each worker, and the index of its node among those in use; contiguous by node."""
+
+    @property
+    def n_threads(self) -> int:
+        """Workers in a pass of one token."""
+
+    @property
+    def n_threads_batch(self) -> int:
+        """Workers in a pass of more."""
+
+    @property
+    def kernel_nodes(self) -> list[int | None]:
+        """The kernel's node of each node in use; None for a pretended one."""
+
+    @property
+    def node_threads(self) -> list[int]:
+        """Workers of each node in use in a pass of one token: what rows are dealt by."""
+
+    @property
+    def node_threads_batch(self) -> list[int]:
+        """Workers of each node in use in a pass of more."""
 
 @final
 class Engine:
@@ -169,10 +205,9 @@ class Engine:
         cls,
         program: str,
         sources: Sequence[tuple[str, int]],
+        buffers: Sequence[str],
+        threads: ThreadPlan,
         *,
-        threads: int | None,
-        threads_batch: int | None,
-        cpu_range: str | None,
         n_ubatch: int,
         n_ctx: int,
         n_parallel: int,
@@ -185,9 +220,8 @@ class Engine:
         Args:
             program: JSON of a program.
             sources: Path and offset of each of the program's tensors.
-            threads: Workers in a pass of one token; None: one a physical core.
-            threads_batch: Workers in a pass of more; None: as many.
-            cpu_range: CPUs to use, `LO-HI[,…]`; None: all allowed.
+            buffers: Buffer of each tensor.
+            threads: Nodes and workers.
             n_ubatch: Most tokens a pass.
             n_ctx: Longest sequence.
             n_parallel: Sequences of that length that fit.
@@ -203,20 +237,11 @@ class Engine:
     def isa(self) -> str:
         """The instruction set in use."""
 
-    @property
-    def pins(self) -> list[tuple[int, int]]:
-        """CPU of each worker, and the index of its node among those in use."""
+    def page_kind(self) -> tuple[str, str | None, bool]:
+        """Pages of the weights, why not better ones, and whether binding to nodes was refused."""
 
-    @property
-    def n_threads(self) -> int:
-        """Workers in a pass of one token."""
-
-    @property
-    def n_threads_batch(self) -> int:
-        """Workers in a pass of more."""
-
-    def weight_pages(self) -> tuple[int, int]:
-        """Bytes of the weights in memory, and how many of them in huge pages."""
+    def weight_pages(self) -> list[tuple[int, int, list[tuple[int, int]]]]:
+        """Of each node's weights: bytes in memory, in huge pages, sampled pages by kernel node."""
 
     def forward(self, batch: Sequence[tuple[int, int, int, bool]]) -> None:
         """One pass over (sequence, position, token, wants logits).

@@ -67,18 +67,31 @@ def compile_program(plan: Plan) -> Program:
     return program
 
 
-def memory_needs(program: Program, limits: Limits) -> MemoryNeeds:
-    """What `program` takes within `limits`, to the byte, before anything is read."""
-    return MemoryNeeds(
-        *_core.memory_needs(
-            program.to_json(),
-            limits.n_ubatch,
-            limits.n_ctx,
-            limits.n_parallel,
-            limits.cache_type_k,
-            limits.cache_type_v,
-        )
+def memory_needs(
+    program: Program, buffers: list[str], threads: _core.ThreadPlan, limits: Limits
+) -> MemoryNeeds:
+    """What `program` takes within `limits`, to the byte, before anything is read.
+
+    Args:
+        program: The program.
+        buffers: Buffer of each of its tensors.
+        threads: The nodes in use.
+        limits: Sizes of context and passes.
+
+    Raises:
+        UnsupportedError: There is no such buffer with so many nodes.
+    """
+    weights, cache, activations = _core.memory_needs(
+        program.to_json(),
+        buffers,
+        threads,
+        limits.n_ubatch,
+        limits.n_ctx,
+        limits.n_parallel,
+        limits.cache_type_k,
+        limits.cache_type_v,
     )
+    return MemoryNeeds(tuple(weights), cache, activations)
 
 
 def assign_slots(ops: Sequence[Op], logits: Value) -> tuple[list[tuple[int, Rows]], dict[int, int]]:

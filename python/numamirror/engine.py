@@ -32,7 +32,6 @@ from numamirror.token_ids import checked_ids
 from numamirror.tokenizer import Tokenizer
 from numamirror.units import GIB
 
-_HUGE_PAGE_BYTES = 2 << 20
 _FIRST_OWN_SEQUENCE = 1 << 31
 
 LoadProgress = Callable[[int, int], None]
@@ -47,6 +46,7 @@ class Prepared:
         options: How to load it.
         text: Tokenizer and chat template.
         plan: Stage 2.
+        threads: Nodes in use and the workers on them.
         placement: Stage 3.
         limits: Sizes of context and passes.
         program: Stage 4.
@@ -56,6 +56,7 @@ class Prepared:
     options: LoadOptions
     text: TextSide
     plan: Plan
+    threads: _core.ThreadPlan
     placement: Placement
     limits: Limits
     program: Program
@@ -75,16 +76,19 @@ def prepare(model_file: ModelFile, **options: Any) -> Prepared:  # noqa: ANN401
     read = read_options(options)
     template_source = read_template(read.chat_template_file)
     plan = make_plan(model_file)
+    threads = read.thread_plan()
+    placement = place(plan, read.numa_mode, read.rules(len(threads.node_threads)))
     limits = read.limits(plan)
     program = compile_program(plan)
     return Prepared(
         options=read,
         text=TextSide(model_file.metadata, plan.config.vocab_size, template_source),
         plan=plan,
-        placement=place(plan),
+        threads=threads,
+        placement=placement,
         limits=limits,
         program=program,
-        needs=memory_needs(program, limits),
+        needs=memory_needs(program, placement.buffers, threads, limits),
     )
 
 
@@ -126,6 +130,7 @@ class Model:
         self.text = prepared.text
         self.plan = prepared.plan
         self.model_file = prepared.plan.model_file
+        self.threads = prepared.threads
         self.placement = prepared.placement
         self.limits = prepared.limits
         self.program = prepared.program
@@ -143,9 +148,8 @@ class Model:
         return _core.Engine(
             self.program.to_json(),
             [(str(records[t.name].path), records[t.name].offset) for t in self.program.tensors],
-            threads=self.options.threads,
-            threads_batch=self.options.threads_batch,
-            cpu_range=self.options.cpu_range,
+            self.placement.buffers,
+            self.threads,
             n_ubatch=self.limits.n_ubatch,
             n_ctx=self.limits.n_ctx,
             n_parallel=self.limits.n_parallel,
@@ -283,32 +287,54 @@ class Model:
     @property
     def pages(self) -> str:
         """What pages the weights lie in, read back from the kernel: `2M`, `4K` or both."""
-        resident_bytes, huge_bytes = self.engine.weight_pages()
+        reports = self.engine.weight_pages()
+        huge_bytes = sum(report[1] for report in reports)
+        small_bytes = sum(report[0] for report in reports) - huge_bytes
         if huge_bytes == 0:
             return "4K"
-        # the last part of a mapping is rarely a whole huge page
-        return "2M" if resident_bytes - huge_bytes < _HUGE_PAGE_BYTES else "2M+4K"
+        return "2M" if small_bytes == 0 else "2M+4K"
 
     @property
     def n_threads(self) -> int:
         """Workers when one token is computed."""
-        return self.engine.n_threads
+        return self.threads.n_threads
 
     @property
     def n_threads_batch(self) -> int:
         """Workers when more are."""
-        return self.engine.n_threads_batch
+        return self.threads.n_threads_batch
 
     def describe(self) -> str:
-        """What runs on what: instruction set, workers and their CPUs, pages, memory."""
-        cpus = ",".join(str(cpu) for cpu, _ in self.engine.pins)
-        needs = self.needs
-        return (
-            f"{self.isa}, {self.n_threads} threads ({self.n_threads_batch} for prompts) pinned to "
-            f"cpus {cpus}, {self.pages} pages, weights {needs.weights_bytes / GIB:.2f} GiB, "
-            f"cache {needs.cache_bytes / GIB:.2f} GiB, "
-            f"activations {needs.activation_bytes / GIB:.2f} GiB"
-        )
+        """What runs on what: a line for the engine, and one for each node in use."""
+        kind, reason, bind_refused = self.engine.page_kind()
+        lines = [
+            f"{self.isa}, {self.n_threads} threads ({self.n_threads_batch} for prompts), {kind}"
+            + (f" ({reason})" if reason else ""),
+            f"memory {self.needs.describe()}",
+        ]
+        if bind_refused:
+            lines.append(
+                "memory could not be bound to nodes (a container needs --cap-add SYS_NICE): "
+                "pages lie where their threads touched them first"
+            )
+        return "\n".join([*lines, *self._node_lines()])
+
+    def _node_lines(self) -> list[str]:
+        """Of each node: its workers' CPUs, its weights, and where its pages really are."""
+        lines = []
+        for node, (kernel_node, report) in enumerate(
+            zip(self.threads.kernel_nodes, self.engine.weight_pages(), strict=True)
+        ):
+            cpus = ",".join(str(cpu) for cpu, index in self.threads.pins if index == node)
+            name = "pretended" if kernel_node is None else f"kernel node {kernel_node}"
+            total = sum(count for _, count in report[2])
+            found = ", ".join(f"{100 * count / total:.0f} % on {at}" for at, count in report[2])
+            lines.append(
+                f"node {node} ({name}): cpus {cpus or 'none'}, "
+                f"weights {self.needs.weights_bytes[node] / GIB:.2f} GiB"
+                + (f", pages {found}" if found else "")
+            )
+        return lines
 
     def close(self) -> None:
         """Gives memory and threads back; the model can't be used after."""

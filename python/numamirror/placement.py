@@ -1,21 +1,26 @@
 """Stage 3: where each tensor goes, and whether it all fits.
 
-Holds the default placement and the memory check. Knows the plan and the machine's memory, reads no
-weight and allocates nothing. `numamirror plan` prints what it gives; the engine loads by it.
+Holds the default buffers, the use of `-ot` rules and the memory check. Reads no weight and
+allocates nothing. `numamirror plan` prints what it gives; the engine loads by it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numamirror import _core
 from numamirror.errors import OutOfNodeMemoryError
+from numamirror.overrides import Matches, Rule, match
 from numamirror.plan import Plan
 from numamirror.units import GIB
 
-DEFAULT_BUFFER = "CPU"
-"""Buffer type of every tensor for now: one copy in the process's own memory."""
+MATRIX_DEFAULTS = {"auto": "SPLIT", "split": "SPLIT", "mirror": "MIRROR", "off": "SPLIT"}
+"""Buffer of matrices by `--numa`; `off` has one node, to which all is dealt."""
+
+VECTOR_DEFAULT = "MIRROR"
+"""Buffer of what every thread reads whole: norms and biases."""
 
 
 @dataclass(frozen=True)
@@ -31,53 +36,87 @@ class PlacedTensor:
 
 @dataclass(frozen=True)
 class Placement:
-    """Every tensor's place."""
+    """Every tensor's place.
+
+    Args:
+        tensors: In the plan's order.
+        rules: What became of each `-ot` rule.
+    """
 
     tensors: tuple[PlacedTensor, ...]
+    rules: Matches
+
+    @property
+    def buffers(self) -> list[str]:
+        """Buffer of each tensor, in the plan's order."""
+        return [tensor.buffer for tensor in self.tensors]
 
     def describe(self) -> str:
         """Tensors and bytes by buffer and type, for `plan --show placement`."""
         groups: defaultdict[tuple[str, str], list[PlacedTensor]] = defaultdict(list)
         for tensor in self.tensors:
             groups[tensor.buffer, tensor.type].append(tensor)
-        return "\n".join(
+        lines = [
             f"{buffer} {kind}: {len(group)} tensors, "
             f"{sum(t.file_bytes for t in group) / GIB:.3f} GiB in the file, "
             f"{sum(t.packed_bytes for t in group) / GIB:.3f} GiB packed"
             for (buffer, kind), group in groups.items()
-        )
+        ]
+        lines += [f"rule {line}" for line in self.rules.describe().splitlines()]
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
 class MemoryNeeds:
-    """Bytes that a program takes: packed weights, cache, activations."""
+    """Bytes that a program takes.
 
-    weights_bytes: int
+    Args:
+        weights_bytes: Packed weights, on each node in use.
+        cache_bytes: Keys and values.
+        activation_bytes: Activations of a pass.
+    """
+
+    weights_bytes: tuple[int, ...]
     cache_bytes: int
     activation_bytes: int
 
     @property
     def total_bytes(self) -> int:
         """All of it."""
-        return self.weights_bytes + self.cache_bytes + self.activation_bytes
+        return sum(self.weights_bytes) + self.cache_bytes + self.activation_bytes
 
     def describe(self) -> str:
         """Each part in GiB, for `plan --show memory` and for messages."""
+        weights = " + ".join(f"{n_bytes / GIB:.2f}" for n_bytes in self.weights_bytes)
         return (
-            f"{self.total_bytes / GIB:.2f} GiB: weights {self.weights_bytes / GIB:.2f}, "
+            f"{self.total_bytes / GIB:.2f} GiB: weights {weights}, "
             f"cache {self.cache_bytes / GIB:.2f}, activations {self.activation_bytes / GIB:.2f}"
         )
 
 
-def place(plan: Plan) -> Placement:
-    """Gives every tensor of the plan its buffer and its packed size."""
+def place(plan: Plan, numa: str, rules: Sequence[Rule]) -> Placement:
+    """Gives every tensor of the plan its buffer and its packed size.
+
+    Args:
+        plan: Stage 2's value.
+        numa: A key of `MATRIX_DEFAULTS`.
+        rules: `-ot` rules, first match wins.
+    """
+    packed = {}
+    for need in plan.tensors:
+        kind = plan.model_file.tensors[need.name].type
+        n_rows = need.shape[0] if need.role == "matrix" else 1
+        packed[need.name] = _core.packed_bytes(kind, n_rows, need.shape[-1], need.role)
+    matches = match(rules, packed, MATRIX_DEFAULTS[numa])
     placed = []
     for need in plan.tensors:
         record = plan.model_file.tensors[need.name]
-        n_rows = need.shape[0] if need.role == "matrix" else 1
-        packed = _core.packed_bytes(record.type, n_rows, need.shape[-1], need.role)
-        placed.append(PlacedTensor(need.name, record.type, DEFAULT_BUFFER, record.n_bytes, packed))
-    return Placement(tuple(placed))
+        is_default = need.role == "vector" and need.name not in matches.deciding
+        buffer = VECTOR_DEFAULT if is_default else matches.assignment[need.name]
+        placed.append(
+            PlacedTensor(need.name, record.type, buffer, record.n_bytes, packed[need.name])
+        )
+    return Placement(tuple(placed), matches)
 
 
 def check_fits(needs: MemoryNeeds, available_bytes: int | None) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from numamirror.cli import values
 from numamirror.cli.values import Kind
 from numamirror.generation_request import MAX_TOKENS_BOUNDS
-from numamirror.load_options import CACHE_TYPES
+from numamirror.load_options import CACHE_TYPES, NUMA_MODES
 from numamirror.sampling import SAMPLING_BOUNDS
 
 COMMANDS = {
@@ -345,7 +345,7 @@ FLAGS: tuple[Flag, ...] = (
         "threads",
         "threads that generate",
         group="context and threads",
-        commands=("generate", "perplexity"),
+        commands=("generate", "plan", "perplexity"),
         kind=values.THREADS,
         short="-t",
         default_note="one a physical core",
@@ -364,7 +364,7 @@ FLAGS: tuple[Flag, ...] = (
         "threads-batch",
         "threads that process the prompt",
         group="context and threads",
-        commands=("generate", "bench", "perplexity"),
+        commands=_WITH_LOAD,
         kind=values.THREADS,
         short="-tb",
         default_note="as --threads",
@@ -374,10 +374,61 @@ FLAGS: tuple[Flag, ...] = (
         "cpu-range",
         "run on these CPUs only",
         group="context and threads",
-        commands=("generate", "bench", "perplexity"),
+        commands=_WITH_LOAD,
         kind=values.CPU_RANGE,
         aliases=("-Cr",),
         default_note="all that the process may use",
+        destination=_LOAD,
+    ),
+    Flag(
+        "numa",
+        "where weights go by default: split over nodes, a mirror on each, or off for one node; "
+        "auto is split",
+        group="placement",
+        commands=_WITH_LOAD,
+        kind=values.choice(*NUMA_MODES),
+        default="auto",
+        destination=_LOAD,
+    ),
+    Flag(
+        "override-tensor",
+        "PATTERN=BUFFER rules for tensors by name, first match wins; see docs/override-tensor.md",
+        group="placement",
+        commands=_WITH_LOAD,
+        kind=values.TEXT,
+        short="-ot",
+        default=(),
+        default_note="none",
+        destination=_LOAD,
+        is_repeatable=True,
+    ),
+    Flag(
+        "cpu-moe",
+        "all experts go where --numa says, whatever later rules say",
+        group="placement",
+        commands=_WITH_LOAD,
+        kind=values.SWITCH,
+        short="-cmoe",
+        default=False,
+        destination=_LOAD,
+    ),
+    Flag(
+        "n-cpu-moe",
+        "the same for the experts of the first N layers",
+        group="placement",
+        commands=_WITH_LOAD,
+        kind=values.whole(0),
+        short="-ncmoe",
+        default=0,
+        destination=_LOAD,
+    ),
+    Flag(
+        "simulate-nodes",
+        "deal the cores to N pretended nodes, to try placements on a machine with one",
+        group="placement",
+        commands=_WITH_LOAD,
+        kind=values.whole(1),
+        default_note="the machine's own nodes",
         destination=_LOAD,
     ),
     Flag(

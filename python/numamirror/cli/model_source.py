@@ -67,11 +67,16 @@ def notes(model: Model) -> list[str]:
     n_trained = model.plan.config.context_length
     if model.n_ctx > n_trained:
         found.append(f"the model was trained for a context of {n_trained} tokens")
-    pins = model.engine.pins
+    pins = model.threads.pins
     n_cpus = len({cpu for cpu, _ in pins})
     if n_cpus < len(pins):
         found.append(f"threads: {len(pins)}, cpus allowed: {n_cpus}; those that share one are slow")
-    return found
+    if model.options.numa != model.options.numa_mode:
+        found.append(f"--numa {model.options.numa} is {model.options.numa_mode} here")
+    if model.options.simulate_nodes is not None:
+        n_nodes = len(model.threads.node_threads)
+        found.append(f"{n_nodes} nodes are pretended: all memory is on the real ones")
+    return [*found, *model.placement.rules.warning_lines()]
 
 
 def header(model: Model) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ use crate::isa::vector::VectorOps;
 use crate::memory::{Mapping, round_up};
 use crate::packed::{Activations, OutTile, Q8_BLOCK_ELEMS, Q8Activations};
 use crate::weights::MatrixRef;
-use crate::workers::Team;
+use crate::workers::{NodeIndex, Team};
 
 /// One slot, by index in the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
@@ -51,7 +51,8 @@ pub struct Arena {
     memory: Mapping,
     slots: Vec<Place>,
     max_rows: usize,
-    quantized: QuantizedPlace,
+    /// One a node.
+    quantized: Vec<QuantizedPlace>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -68,9 +69,12 @@ struct QuantizedPlace {
     sum: usize,
 }
 
-/// Bytes of an arena and where each slot starts; `usize::MAX` bytes when it is larger than any
+/// Bytes, where each slot starts, and the quantized activations of each node.
+type Layout = (usize, Vec<Place>, Vec<QuantizedPlace>);
+
+/// Lays an arena out; `usize::MAX` bytes when it is larger than any
 /// memory.
-fn layout(slots: &[SlotSpec], max_rows: usize) -> (usize, Vec<Place>, QuantizedPlace) {
+fn layout(slots: &[SlotSpec], max_rows: usize, n_nodes: usize) -> Layout {
     let mut end = 0;
     let mut take = |bytes: usize| {
         let offset = end;
@@ -88,37 +92,60 @@ fn layout(slots: &[SlotSpec], max_rows: usize) -> (usize, Vec<Place>, QuantizedP
         .max()
         .unwrap_or(0);
     let n_blocks = max_rows.saturating_mul(widest.div_ceil(Q8_BLOCK_ELEMS));
-    let quantized = QuantizedPlace {
+    let quantized = (0..n_nodes).map(|_| QuantizedPlace {
         q: take(n_blocks.saturating_mul(Q8_BLOCK_ELEMS)),
         scale: take(n_blocks.saturating_mul(size_of::<f32>())),
         sum: take(n_blocks.saturating_mul(size_of::<i32>())),
-    };
+    });
+    let quantized = quantized.collect();
     (end, places, quantized)
 }
 
 /// Bytes that the arena of a program takes, without making one; `usize::MAX` for more than that.
 #[must_use]
-pub fn arena_bytes(slots: &[SlotSpec], max_rows: usize) -> usize {
-    layout(slots, max_rows).0
+pub fn arena_bytes(slots: &[SlotSpec], max_rows: usize, n_nodes: usize) -> usize {
+    layout(slots, max_rows, n_nodes).0
+}
+
+/// Whose the tiles of a phase are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deal {
+    /// Everybody's: dealt to nodes by their workers.
+    All,
+    /// Each node has tiles of its own.
+    Node,
 }
 
 /// How a phase cuts one slot: tiles of `row_step` × `col_step`, row by row of tiles.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Grid {
     /// The slot that the tiles cover.
     pub slot: SlotId,
     /// Rows that the slot has in this pass.
     pub n_rows: usize,
+    /// Columns that it covers.
+    pub cols: Range<usize>,
     /// Rows a tile.
     pub row_step: usize,
     /// Columns a tile.
     pub col_step: usize,
 }
 
+impl Grid {
+    fn n_across(&self) -> usize {
+        self.cols.len().div_ceil(self.col_step)
+    }
+
+    fn n_tiles(&self) -> usize {
+        self.n_rows.div_ceil(self.row_step) * self.n_across()
+    }
+}
+
 impl Arena {
-    /// Memory for `slots` with up to `max_rows` rows each.
-    pub fn new(slots: &[SlotSpec], max_rows: usize) -> Result<Self> {
-        let (bytes, slots, quantized) = layout(slots, max_rows);
+    /// Memory for `slots` with up to `max_rows` rows each, and for activations quantized on each
+    /// of `n_nodes` nodes.
+    pub fn new(slots: &[SlotSpec], max_rows: usize, n_nodes: usize) -> Result<Self> {
+        let (bytes, slots, quantized) = layout(slots, max_rows, n_nodes);
         let memory = Mapping::new("activations", bytes.max(1))?;
         Ok(Self {
             memory,
@@ -163,23 +190,28 @@ impl Arena {
 
     /// Gives this worker's share of the tiles of `grids` to `fill`, with the grid's index. Called
     /// by every worker in one phase.
+    ///
+    /// # Args
+    /// `deal`: whose the tiles are. With [`Deal::Node`] the grids of different nodes must not
+    /// overlap.
     pub(crate) fn for_each_tile(
         &self,
         team: &Team<'_>,
+        deal: Deal,
         n_grids: usize,
         grid: impl Fn(usize) -> Grid,
         mut fill: impl FnMut(usize, &mut Tile<'_>),
     ) {
-        let count = |grid: &Grid| {
-            let width = self.width(grid.slot);
-            grid.n_rows.div_ceil(grid.row_step) * width.div_ceil(grid.col_step)
+        let total = (0..n_grids).map(|i| grid(i).n_tiles()).sum();
+        let claim = || match deal {
+            Deal::All => team.next_item(total),
+            Deal::Node => team.next_chunk(total),
         };
-        let total = (0..n_grids).map(|i| count(&grid(i))).sum();
-        while let Some(mut item) = team.next_item(total) {
+        while let Some(mut item) = claim() {
             let mut index = 0;
             let mut cut = grid(index);
-            while item >= count(&cut) {
-                item -= count(&cut);
+            while item >= cut.n_tiles() {
+                item -= cut.n_tiles();
                 index += 1;
                 cut = grid(index);
             }
@@ -187,28 +219,59 @@ impl Arena {
         }
     }
 
+    /// Gives the rows of `slot` that fall to this worker to `fill`, each as a tile of one row.
+    /// Called by every worker in one phase.
+    ///
+    /// # Args
+    /// `owner`: the node of each row: the same answer to every worker.
+    pub(crate) fn for_each_row(
+        &self,
+        team: &Team<'_>,
+        slot: SlotId,
+        n_rows: usize,
+        owner: impl Fn(usize) -> NodeIndex,
+        mut fill: impl FnMut(&mut Tile<'_>),
+    ) {
+        let cols = 0..self.width(slot);
+        let col_step = cols.len();
+        let rows = Grid {
+            slot,
+            n_rows,
+            cols,
+            row_step: 1,
+            col_step,
+        };
+        while let Some(row) = team.next_chunk(n_rows) {
+            if owner(row) == team.node() {
+                fill(&mut self.tile(&rows, row));
+            }
+        }
+    }
+
     /// The `item`-th tile of a grid.
     ///
     /// Exclusive by construction: tiles of one grid do not overlap, the slots of a phase's grids
-    /// differ (an op's written slots are distinct, `program.rs`), and `for_each_tile`, the only
-    /// caller, gets each item once a phase.
+    /// differ or their columns do (an op's written slots are distinct, `program.rs`; panels of a
+    /// matrix are dealt to nodes once, `MatrixRef::work`), and each item is claimed once a phase.
     fn tile(&self, grid: &Grid, item: usize) -> Tile<'_> {
         let place = self.slots[grid.slot.0 as usize];
-        assert!(grid.n_rows <= self.max_rows, "more rows than the slot has");
-        let n_across = place.width.div_ceil(grid.col_step);
-        let first_row = item / n_across * grid.row_step;
-        let first_col = item % n_across * grid.col_step;
+        assert!(
+            grid.n_rows <= self.max_rows && grid.cols.end <= place.width,
+            "grid outside its slot"
+        );
+        let first_row = item / grid.n_across() * grid.row_step;
+        let first_col = grid.cols.start + item % grid.n_across() * grid.col_step;
         Tile {
-            pointer: self.at(place.offset, self.max_rows * place.width),
+            pointer: self.at::<f32>(place.offset, self.max_rows * place.width),
             width: place.width,
             rows: first_row..(first_row + grid.row_step).min(grid.n_rows),
-            cols: first_col..(first_col + grid.col_step).min(place.width),
+            cols: first_col..(first_col + grid.col_step).min(grid.cols.end),
             _arena: std::marker::PhantomData,
         }
     }
 
-    /// Quantizes this worker's share of the first `n_rows` rows of `slot` to 8 bits. Called by
-    /// every worker in one phase.
+    /// Quantizes this worker's share of the first `n_rows` rows of `slot` to 8 bits, for its own
+    /// node. Called by every worker in one phase.
     pub(crate) fn quantize(
         &self,
         team: &Team<'_>,
@@ -218,10 +281,10 @@ impl Arena {
     ) {
         let width = self.width(slot);
         let n_blocks = width / Q8_BLOCK_ELEMS;
-        while let Some(row) = team.next_item(n_rows) {
-            let place = self.quantized;
-            // SAFETY: each row is claimed by one worker a phase and rows do not overlap; the
-            // three arrays were laid out for `max_rows` rows of the widest slot; nothing reads
+        let place = self.quantized[team.node().0];
+        while let Some(row) = team.next_chunk(n_rows) {
+            // SAFETY: each row is claimed by one worker of the node a phase, rows do not overlap, and
+            // each node has its own arrays; the three arrays were laid out for `max_rows` rows of the widest slot; nothing reads
             // them in this phase.
             let (q, scale, sum) = unsafe {
                 (
@@ -234,10 +297,15 @@ impl Arena {
         }
     }
 
-    /// What [`Arena::quantize`] left, for rows of `width` values; read in a later phase.
-    pub(crate) fn quantized(&self, rows: Range<usize>, width: usize) -> Q8Activations<'_> {
+    /// What [`Arena::quantize`] left on a node, for rows of `width` values; read in a later phase.
+    pub(crate) fn quantized(
+        &self,
+        node: NodeIndex,
+        rows: Range<usize>,
+        width: usize,
+    ) -> Q8Activations<'_> {
         let n_blocks = width / Q8_BLOCK_ELEMS;
-        let place = self.quantized;
+        let place = self.quantized[node.0];
         Q8Activations {
             q: self.array(place.q, rows.start * width, rows.len() * width),
             scale: self.array(place.scale, rows.start * n_blocks, rows.len() * n_blocks),

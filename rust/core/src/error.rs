@@ -3,6 +3,8 @@
 //! Variants carry what was found and what was expected; the wording is here and nowhere else.
 //! Knows nothing of Python: the binding maps each variant to a class of `numamirror.errors`.
 
+use std::fmt;
+
 /// Everything that can go wrong in the engine, in words for the person at the terminal.
 ///
 /// Messages are lower case, without a full stop; [`Error::hint`] adds what to do, when there is
@@ -27,6 +29,52 @@ pub enum Error {
         wanted_bytes: usize,
         /// The operating system's answer.
         source: std::io::Error,
+    },
+    /// A limit on memory or addresses is too low.
+    #[error(
+        "not enough memory for {what}: {wanted_bytes} bytes asked for, {limit} is {limit_bytes} \
+         bytes, of which {used_bytes} are in use"
+    )]
+    MemoryLimit {
+        /// What the memory was for.
+        what: String,
+        /// Size of the request in bytes.
+        wanted_bytes: u64,
+        /// The limit that was reached.
+        limit: MemoryLimit,
+        /// Its value.
+        limit_bytes: u64,
+        /// What counts against it already.
+        used_bytes: u64,
+    },
+    /// A node has too little free memory for what is bound to it.
+    #[error(
+        "not enough memory on node {node} for {what}: {wanted_bytes} more bytes needed, \
+         {free_bytes} are free, of which {kept_bytes} are kept for others"
+    )]
+    NodeMemory {
+        /// What the memory was for.
+        what: String,
+        /// The kernel's number of the node.
+        node: u32,
+        /// Bytes still to be placed there.
+        wanted_bytes: u64,
+        /// Free and reclaimable bytes.
+        free_bytes: u64,
+        /// Bytes that are never taken.
+        kept_bytes: u64,
+    },
+    /// Something else lies where a node's memory has to be.
+    #[error("addresses {start:#x} to {end:#x} for {what} are taken by: {occupant}")]
+    AddressTaken {
+        /// What the addresses were for.
+        what: String,
+        /// First address wanted.
+        start: usize,
+        /// First address behind it.
+        end: usize,
+        /// The occupant's line of `/proc/self/maps`.
+        occupant: String,
     },
     /// An option or argument has a value that can't be used.
     #[error("{name}: {found}; expected {expected}")]
@@ -123,11 +171,58 @@ impl Error {
                 "the file is damaged or was made wrongly: fetch it again or compare its checksum",
             ),
             Self::ContextFull { .. } => Some("raise --ctx-size, or shorten the prompt"),
+            Self::MemoryLimit { limit, .. } => limit.hint(),
+            Self::NodeMemory { .. } => {
+                Some("free memory on that node, or place less there (--numa, --override-tensor)")
+            }
+            Self::AddressTaken { .. } => Some(
+                "another library of this process has mapped fixed addresses: load the model \
+                 before it, or in a process of its own",
+            ),
             Self::Forked { .. } => {
                 Some("load the model in the child process, or use the spawn start method")
             }
             _ => None,
         }
+    }
+}
+
+/// Limits that a request for memory can meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryLimit {
+    /// `RLIMIT_AS`: address space of the process.
+    AddressSpace,
+    /// `RLIMIT_DATA`: private writable memory of the process.
+    Data,
+    /// The system's commit limit, in force with `vm.overcommit_memory=2`.
+    Commit,
+    /// What one node's arenas of all models may span.
+    NodeAddresses,
+}
+
+impl MemoryLimit {
+    fn hint(self) -> Option<&'static str> {
+        match self {
+            Self::AddressSpace => {
+                Some("raise the limit: ulimit -v unlimited (LimitAS=infinity in a systemd unit)")
+            }
+            Self::Data => {
+                Some("raise the limit: ulimit -d unlimited (LimitDATA=infinity in a systemd unit)")
+            }
+            Self::Commit => Some("sysctl -w vm.overcommit_memory=0, or raise vm.overcommit_ratio"),
+            Self::NodeAddresses => None,
+        }
+    }
+}
+
+impl fmt::Display for MemoryLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AddressSpace => "RLIMIT_AS",
+            Self::Data => "RLIMIT_DATA",
+            Self::Commit => "the commit limit (vm.overcommit_memory=2)",
+            Self::NodeAddresses => "the address range of a node",
+        })
     }
 }
 

@@ -7,11 +7,12 @@
 //! | [`error`] | the one error type |
 //! | [`sys`] | raw Linux calls |
 //! | [`topology`] | nodes, cores, memory; which CPU each worker runs on |
-//! | [`memory`] | mappings |
+//! | [`workers`] | pinned threads, barriers, dealing of work |
+//! | [`memory`] | arenas at fixed addresses, a node each; mappings |
 //! | [`quant`] | quantization types, decoded to the canonical form |
 //! | [`packed`] | packed forms: layouts, packers, scalar kernels |
 //! | [`isa`] | instruction sets: kernels and element-wise functions |
-//! | [`workers`] | pinned threads, barriers, dealing of work |
+//! | [`buffer`] | buffer types: which node gets which rows |
 //! | [`weights`] | where each tensor lies |
 //! | [`load`] | from file ranges to packed weights |
 //! | [`batch`] | tokens of one pass |
@@ -22,8 +23,8 @@
 //! | [`exec`] | the walk over a program |
 //! | [`candidates`] | the best next tokens |
 //!
-//! `unsafe` is denied but in modules that say at their head why they need it: `sys`, `memory`,
-//! `packed`, `isa`, `workers`, `weights`, `state`, `arena`.
+//! `unsafe` is denied but in modules that say at their head why they need it: `sys`, `workers`,
+//! `memory`, `packed`, `isa`, `weights`, `state`, `arena`.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
@@ -32,6 +33,7 @@ compile_error!(
 
 pub mod arena;
 pub mod batch;
+pub mod buffer;
 pub mod candidates;
 pub mod error;
 pub mod exec;

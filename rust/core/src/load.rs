@@ -4,15 +4,19 @@
 //! engine once, before the first pass.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::Mutex;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockWriteGuard};
 
+use crate::buffer::Home;
 use crate::error::{Error, Result};
-use crate::memory::Mapping;
+use crate::memory::{NodeArenas, PageKind, first_touch};
 use crate::quant::QuantType;
-use crate::weights::{Entry, Layout, Role, Weights};
-use crate::workers::{Control, Workers};
+use crate::topology::NodeId;
+use crate::weights::{Entry, Layout, Part, Role, Weights};
+use crate::workers::{Control, Team, Workers};
 
 /// File bytes a worker reads at a time, at least one panel.
 const PIECE_BYTES: usize = 1 << 20;
@@ -63,27 +67,89 @@ pub fn open(tensors: &[(String, u64)]) -> Result<(Vec<WeightFile>, Vec<Source>)>
     Ok((files, sources))
 }
 
-/// Some panels of one tensor: a range of the file and the memory it is packed into.
+/// What memory the weights get.
+#[derive(Debug, Clone, Copy)]
+pub struct Memory<'a> {
+    /// The kernel's node of each node in use; `None` leaves it to the thread that touches first.
+    pub kernel_nodes: &'a [Option<NodeId>],
+    /// The best pages to try for.
+    pub pages: PageKind,
+    /// Where page pools are read.
+    pub sysfs_root: &'a Path,
+}
+
+/// Some panels of one tensor, read at once.
 struct Piece<'a> {
     entry: &'a Entry,
     source: &'a Source,
-    first_row: usize,
-    n_rows: usize,
+    panels: Range<usize>,
+}
+
+impl Piece<'_> {
+    /// Its first row and how many.
+    fn rows(&self) -> (usize, usize) {
+        let first_row = self.panels.start * self.entry.panel_rows;
+        let end_row = self.panels.end * self.entry.panel_rows;
+        (
+            first_row,
+            end_row.min(self.entry.spec.n_rows as usize) - first_row,
+        )
+    }
+
+    fn file_bytes(&self) -> u64 {
+        (self.rows().1 * self.entry.file_row_bytes()) as u64
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.panels.len() * self.entry.panel_bytes
+    }
+}
+
+/// A piece that one node keeps.
+struct Owned<'a> {
+    piece: Piece<'a>,
     out: &'a mut [u8],
 }
 
-/// Reads and packs all tensors of `layout`.
+/// A piece that every node has a copy of: packed on one, copied by the others.
+struct Mirrored<'a> {
+    piece: Piece<'a>,
+    copies: Vec<RwLock<&'a mut [u8]>>,
+}
+
+impl<'a> Mirrored<'a> {
+    fn write(&self, node: usize) -> RwLockWriteGuard<'_, &'a mut [u8]> {
+        self.copies[node]
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives `node` its copy of what `packed_on` packed.
+    fn copy(&self, packed_on: usize, node: usize) {
+        if node != packed_on {
+            let from = self.copies[packed_on]
+                .read()
+                .unwrap_or_else(PoisonError::into_inner);
+            self.write(node).copy_from_slice(&from);
+        }
+    }
+}
+
+/// Reads and packs all tensors of `layout`, each node's by its own workers.
 ///
-/// `progress` gets the file bytes done so far, about twenty times a second, and may stop the load.
+/// A byte of the file is read once: what is mirrored is packed on one node and copied to the
+/// others. `progress` gets the file bytes done so far, about twenty times a second, and may stop
+/// the load.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`], [`Error::ReadWeights`], [`Error::NonFiniteWeight`],
-/// [`Error::Interrupted`].
+/// [`Error::OutOfMemory`] and what else arenas can meet with, before anything is read;
+/// [`Error::ReadWeights`], [`Error::NonFiniteWeight`], [`Error::Interrupted`].
 ///
 /// # Panics
 /// If there is not one source a tensor, in one of the files.
 pub fn load(
     layout: Layout,
+    memory: &Memory<'_>,
     files: &[WeightFile],
     sources: &[Source],
     workers: &Workers,
@@ -94,39 +160,110 @@ pub fn load(
         sources.iter().all(|source| source.file < files.len()),
         "a source in no file"
     );
-    let mut memory = Mapping::new("weights", layout.n_bytes.max(1))?;
-    let pieces = cut(&layout, sources, memory.as_mut_slice());
-    let queue = Mutex::new(pieces.into_iter());
-    let failure = Mutex::new(None);
-    let done_bytes = AtomicU64::new(0);
-    let job = |_: &crate::workers::Team<'_>| {
+    let mut arenas = NodeArenas::reserve("weights", &layout.node_bytes, memory.kernel_nodes)?;
+    arenas.commit(memory.pages, memory.sysfs_root)?;
+    first_touch(&mut arenas, workers, &mut |_| progress(0))?;
+    fill_arenas(&layout, &mut arenas, files, sources, workers, progress)?;
+    Ok(Weights::new(arenas, layout))
+}
+
+/// What the workers of a load share.
+struct Loading<'a> {
+    files: &'a [WeightFile],
+    /// Pieces of each node's own, taken from the front.
+    owned: Vec<Mutex<std::vec::IntoIter<Owned<'a>>>>,
+    mirrored: Vec<Mirrored<'a>>,
+    failure: Mutex<Option<Error>>,
+    done_bytes: AtomicU64,
+}
+
+impl Loading<'_> {
+    /// One worker's part. Failures don't end it early: all workers meet at the barriers.
+    ///
+    /// A node has the arena of its number; those of nodes without workers are dealt round.
+    fn work(&self, team: &Team<'_>) {
+        let (node, n_nodes) = (team.node().0, team.n_nodes());
+        let arenas: Vec<usize> = (node..self.owned.len()).step_by(n_nodes).collect();
         let mut buffer = Vec::new();
-        while let Some(piece) = next(&queue) {
-            let n_bytes = piece.n_rows * piece.entry.file_row_bytes();
-            if let Err(error) = fill(piece, files, &mut buffer) {
-                lock(&failure).get_or_insert(error);
+        for &arena in &arenas {
+            while let Some(Owned { piece, out }) = lock(&self.owned[arena]).next() {
+                self.fill(&piece, out, &mut buffer);
             }
-            if lock(&failure).is_some() {
-                return;
-            }
-            done_bytes.fetch_add(n_bytes as u64, Ordering::Relaxed);
         }
+        // Each node packs every n-th mirrored piece into its own copy.
+        let n_own = self.mirrored.len().saturating_sub(node).div_ceil(n_nodes);
+        if !team.barrier() {
+            return;
+        }
+        while let Some(chunk) = team.next_chunk(n_own) {
+            let mirrored = &self.mirrored[node + chunk * n_nodes];
+            self.fill(&mirrored.piece, &mut mirrored.write(node), &mut buffer);
+        }
+        if !team.barrier() {
+            return;
+        }
+        let n_mirrored = self.mirrored.len();
+        while let Some(chunk) = team.next_chunk(n_mirrored * arenas.len()) {
+            let nth = chunk % n_mirrored;
+            self.mirrored[nth].copy(nth % n_nodes, arenas[chunk / n_mirrored]);
+        }
+    }
+
+    /// Reads and packs a piece, unless the load has failed already.
+    fn fill(&self, piece: &Piece<'_>, out: &mut [u8], buffer: &mut Vec<u8>) {
+        if lock(&self.failure).is_some() {
+            return;
+        }
+        match fill(piece, self.files, buffer, out) {
+            Ok(()) => {
+                self.done_bytes
+                    .fetch_add(piece.file_bytes(), Ordering::Relaxed);
+            }
+            Err(error) => {
+                lock(&self.failure).get_or_insert(error);
+            }
+        }
+    }
+}
+
+fn fill_arenas(
+    layout: &Layout,
+    arenas: &mut NodeArenas,
+    files: &[WeightFile],
+    sources: &[Source],
+    workers: &Workers,
+    progress: &mut dyn FnMut(u64) -> Control,
+) -> Result<()> {
+    let slices = arenas.as_mut_slices().into_iter();
+    let (mirrored, owned): (Vec<_>, Vec<_>) = slices
+        .map(|slice| slice.split_at_mut(layout.mirrored_bytes))
+        .unzip();
+    let owned = owned.into_iter().enumerate().map(|(node, memory)| {
+        let pieces = cut_owned(layout, sources, node, memory);
+        Mutex::new(pieces.into_iter())
+    });
+    let loading = Loading {
+        files,
+        owned: owned.collect(),
+        mirrored: cut_mirrored(layout, sources, mirrored),
+        failure: Mutex::new(None),
+        done_bytes: AtomicU64::new(0),
     };
+    let done_bytes = || loading.done_bytes.load(Ordering::Relaxed);
     let mut poll = || {
-        let control = progress(done_bytes.load(Ordering::Relaxed));
-        if matches!(control, Control::Cancel) {
-            lock(&failure).get_or_insert(Error::Interrupted);
+        let failed = lock(&loading.failure).is_some();
+        match progress(done_bytes()) {
+            Control::Continue if !failed => Control::Continue,
+            _ => Control::Cancel,
         }
-        control
     };
-    let ran = workers.run(workers.n_threads(), &job, &mut poll);
-    if let Some(error) = lock(&failure).take() {
+    let ran = workers.run(workers.n_threads(), &|team| loading.work(team), &mut poll);
+    if let Some(error) = lock(&loading.failure).take() {
         return Err(error);
     }
     ran?;
-    drop(queue);
-    progress(done_bytes.load(Ordering::Relaxed));
-    Ok(Weights::new(memory, layout))
+    progress(done_bytes());
+    Ok(())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -135,60 +272,105 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn next<'a>(queue: &Mutex<std::vec::IntoIter<Piece<'a>>>) -> Option<Piece<'a>> {
-    lock(queue).next()
+/// The pieces that a part is read in.
+fn pieces<'a>(
+    entry: &'a Entry,
+    source: &'a Source,
+    part: &'a Part,
+) -> impl Iterator<Item = Piece<'a>> {
+    let panel_file_bytes = entry.panel_rows * entry.file_row_bytes();
+    let step = (PIECE_BYTES / panel_file_bytes.max(1)).max(1);
+    let Range { start, end } = part.panels;
+    (start..end).step_by(step).map(move |panel| Piece {
+        entry,
+        source,
+        panels: panel..(panel + step).min(end),
+    })
 }
 
-/// Cuts all tensors into pieces of whole panels, each with its own part of `memory`.
-fn cut<'a>(layout: &'a Layout, sources: &'a [Source], memory: &'a mut [u8]) -> Vec<Piece<'a>> {
-    let mut pieces = Vec::new();
-    let mut rest = memory;
-    let mut at = 0;
+/// Cuts what is a node's own; `memory` is its arena behind the copies.
+fn cut_owned<'a>(
+    layout: &'a Layout,
+    sources: &'a [Source],
+    node: usize,
+    mut memory: &'a mut [u8],
+) -> Vec<Owned<'a>> {
+    let mut cut = Vec::new();
+    let mut at = layout.mirrored_bytes;
     for (entry, source) in layout.entries.iter().zip(sources) {
-        (_, rest) = rest.split_at_mut(entry.offset - at);
-        at = entry.offset + entry.n_bytes();
-        let panel_file_bytes = entry.panel_rows * entry.file_row_bytes();
-        let step = (PIECE_BYTES / panel_file_bytes.max(1)).max(1);
-        let n_rows = entry.spec.n_rows as usize;
-        for panel in (0..entry.n_panels()).step_by(step) {
-            let n_panels = step.min(entry.n_panels() - panel);
-            let out;
-            (out, rest) = rest.split_at_mut(n_panels * entry.panel_bytes);
-            let first_row = panel * entry.panel_rows;
-            let n_rows = (n_panels * entry.panel_rows).min(n_rows - first_row);
-            pieces.push(Piece {
-                entry,
-                source,
-                first_row,
-                n_rows,
-                out,
-            });
+        for part in entry
+            .parts
+            .iter()
+            .filter(|part| part.home == Home::Node(node))
+        {
+            (_, memory) = memory.split_at_mut(part.offset - at);
+            at = part.offset + part.panels.len() * entry.panel_bytes;
+            for piece in pieces(entry, source, part) {
+                let out;
+                (out, memory) = memory.split_at_mut(piece.memory_bytes());
+                cut.push(Owned { piece, out });
+            }
         }
     }
-    pieces
+    cut
+}
+
+/// Cuts what every node has; `memories` are the starts of the arenas.
+fn cut_mirrored<'a>(
+    layout: &'a Layout,
+    sources: &'a [Source],
+    mut memories: Vec<&'a mut [u8]>,
+) -> Vec<Mirrored<'a>> {
+    let mut take = |n_bytes: usize| -> Vec<&'a mut [u8]> {
+        let taken = memories.iter_mut().map(|memory| {
+            let (head, tail) = std::mem::take(memory).split_at_mut(n_bytes);
+            *memory = tail;
+            head
+        });
+        taken.collect()
+    };
+    let mut cut = Vec::new();
+    let mut at = 0;
+    for (entry, source) in layout.entries.iter().zip(sources) {
+        for part in entry
+            .parts
+            .iter()
+            .filter(|part| part.home == Home::EveryNode)
+        {
+            take(part.offset - at);
+            at = part.offset + part.panels.len() * entry.panel_bytes;
+            for piece in pieces(entry, source, part) {
+                let copies = take(piece.memory_bytes())
+                    .into_iter()
+                    .map(RwLock::new)
+                    .collect();
+                cut.push(Mirrored { piece, copies });
+            }
+        }
+    }
+    cut
 }
 
 /// Reads one piece into `buffer` and packs it.
-fn fill(piece: Piece<'_>, files: &[WeightFile], buffer: &mut Vec<u8>) -> Result<()> {
-    let Piece {
-        entry,
-        source,
-        first_row,
-        n_rows,
-        out,
-    } = piece;
+fn fill(
+    piece: &Piece<'_>,
+    files: &[WeightFile],
+    buffer: &mut Vec<u8>,
+    out: &mut [u8],
+) -> Result<()> {
+    let Piece { entry, source, .. } = *piece;
+    let (first_row, n_rows) = piece.rows();
     let row_bytes = entry.file_row_bytes();
     buffer.resize(n_rows * row_bytes, 0);
     let file = &files[source.file];
     // An offset past all files is answered by the read.
     let offset = source.offset.saturating_add((first_row * row_bytes) as u64);
-    file.file
-        .read_exact_at(buffer, offset)
-        .map_err(|source| Error::ReadWeights {
-            tensor: entry.spec.name.clone(),
-            path: file.path.clone(),
-            source,
-        })?;
+    let read = file.file.read_exact_at(buffer, offset);
+    read.map_err(|source| Error::ReadWeights {
+        tensor: entry.spec.name.clone(),
+        path: file.path.clone(),
+        source,
+    })?;
     match entry.spec.role {
         Role::Matrix => pack_matrix(entry, first_row, n_rows, buffer, out),
         Role::Vector => decode_vector(entry.quant, &entry.spec.name, buffer, out),

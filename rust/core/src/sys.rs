@@ -4,11 +4,19 @@
 //! `topology`, `memory` and `exec`, the only callers.
 #![expect(unsafe_code, reason = "system calls are foreign functions")]
 
+mod memory;
+
 use std::io;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+
+pub use memory::{
+    address_space_limit_bytes, advise_huge, advise_no_fork, bind, bind_thread, can_populate,
+    commit, data_limit_bytes, map_huge, nodes_of_pages, populate, reserve, reserve_at,
+    reserve_over, unmap,
+};
 
 /// Largest CPU number looked for, well above the kernel's `NR_CPUS` (8192 at most).
 pub const MAX_CPUS: usize = 1 << 16;
@@ -137,62 +145,6 @@ pub fn futex_wake_all(word: &AtomicU32) {
     let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: only the address of the live word is used, as a key.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, i32::MAX) };
-}
-
-/// Reserves address space without access, anywhere. `len_bytes` is a multiple of the page size.
-pub fn reserve(len_bytes: usize) -> io::Result<*mut u8> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no other.
-    let ptr = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            len_bytes,
-            libc::PROT_NONE,
-            flags,
-            -1,
-            0,
-        )
-    };
-    if ptr == libc::MAP_FAILED {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(ptr.cast())
-    }
-}
-
-/// Makes part of a reservation readable and writable; it reads as zeros.
-///
-/// # Safety
-/// `ptr .. ptr + len_bytes` is whole pages inside a live reservation of the caller's.
-pub unsafe fn commit(ptr: *mut u8, len_bytes: usize) -> io::Result<()> {
-    // SAFETY: the caller vouches for the range.
-    check(unsafe { libc::mprotect(ptr.cast(), len_bytes, libc::PROT_READ | libc::PROT_WRITE) })
-}
-
-/// Asks for transparent 2 MiB pages. The answer says that the kernel listened, not that it will.
-///
-/// # Safety
-/// `ptr .. ptr + len_bytes` is whole pages inside a live mapping of the caller's.
-pub unsafe fn advise_huge(ptr: *mut u8, len_bytes: usize) -> io::Result<()> {
-    // SAFETY: the caller vouches for the range; the advice does not change its content.
-    check(unsafe { libc::madvise(ptr.cast(), len_bytes, libc::MADV_HUGEPAGE) })
-}
-
-/// Gives a range back to the system.
-///
-/// # Safety
-/// `ptr .. ptr + len_bytes` is a live mapping of the caller's to which no reference is left.
-pub unsafe fn unmap(ptr: *mut u8, len_bytes: usize) -> io::Result<()> {
-    // SAFETY: the caller vouches for the range.
-    check(unsafe { libc::munmap(ptr.cast(), len_bytes) })
-}
-
-fn check(answer: libc::c_int) -> io::Result<()> {
-    if answer == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
 }
 
 fn system(call: &str, source: io::Error) -> Error {

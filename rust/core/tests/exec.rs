@@ -96,19 +96,34 @@ fn bits_do_not_depend_on_chunks_or_instruction_set() {
 }
 
 #[test]
-fn bits_do_not_depend_on_workers_or_nodes() {
+fn bits_do_not_depend_on_workers_nodes_or_buffers() {
     for matrix_type in ["F32", "Q8_0"] {
         let (program, data, tokens) = model(&two_layers(matrix_type), 80);
-        let run = |nodes| {
-            let how = How { nodes, ..plainly() };
+        let run = |nodes, buffers| {
+            let how = How {
+                nodes,
+                buffers,
+                ..plainly()
+            };
             let mut executor = executor(&program, &data, &how).unwrap();
             let mut bits = in_chunks(&mut executor, 0, &tokens[..79], 79);
             bits.extend(forward(&mut executor, &items(0, 79, &tokens[79..])).unwrap());
             bits
         };
-        let expected = run(&[1]);
-        for nodes in [&[2][..], &[3], &[4], &[1, 1], &[2, 1, 1]] {
-            assert!(run(nodes) == expected, "{matrix_type}, workers {nodes:?}");
+        let expected = run(&[1], &["SPLIT"]);
+        for nodes in [&[2][..], &[3], &[4], &[1, 1], &[2, 1, 1], &[1; 8]] {
+            for buffers in [
+                &["SPLIT"][..],
+                &["MIRROR"],
+                &["NODE0"],
+                &["MIRROR", "SPLIT", "NODE0"],
+            ] {
+                let found = run(nodes, buffers);
+                assert!(
+                    found == expected,
+                    "{matrix_type}, workers {nodes:?}, {buffers:?}"
+                );
+            }
         }
     }
 }

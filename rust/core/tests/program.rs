@@ -261,7 +261,7 @@ fn huge_but_valid_programs_are_answered_with_out_of_memory() {
     };
     let cache = numamirror_core::state::BlockCache::new(program.caches(), &limits).unwrap_err();
     assert!(matches!(cache, Error::OutOfMemory { .. }), "{cache}");
-    let arena = numamirror_core::arena::Arena::new(program.slots(), usize::MAX).unwrap_err();
+    let arena = numamirror_core::arena::Arena::new(program.slots(), usize::MAX, 1).unwrap_err();
     assert!(matches!(arena, Error::OutOfMemory { .. }), "{arena}");
 }
 

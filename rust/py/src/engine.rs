@@ -14,11 +14,9 @@ use numamirror_core::candidates::{self, Penalties};
 use numamirror_core::error::{Error, Result};
 use numamirror_core::exec::{ExecOptions, Executor};
 use numamirror_core::isa;
-use numamirror_core::load::{load, open};
+use numamirror_core::load::{Memory, load, open};
+use numamirror_core::memory::PageKind;
 use numamirror_core::program::Program;
-use numamirror_core::sys;
-use numamirror_core::topology::{CpuId, ThreadPlan, Topology, allowed_cpus};
-use numamirror_core::weights::Layout;
 use numamirror_core::workers::Workers;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
@@ -27,7 +25,11 @@ use pyo3::types::PyBytes;
 
 use crate::enter::enter;
 use crate::errors;
-use crate::sizes::state_limits;
+use crate::sizes::{layout, state_limits};
+use crate::topology::ThreadPlan;
+
+/// Of one arena: bytes in memory, bytes in huge pages, sampled pages by kernel node.
+type ArenaPages = (u64, u64, Vec<(u32, u64)>);
 
 /// What one call at a time may touch.
 struct Session {
@@ -66,7 +68,6 @@ pub(crate) struct Engine {
     session: Mutex<Session>,
     n_vocab: usize,
     isa: &'static isa::Isa,
-    threads: ThreadPlan,
 }
 
 #[pymethods]
@@ -77,15 +78,14 @@ impl Engine {
         clippy::too_many_arguments,
         reason = "keyword arguments of one Python call"
     )]
-    #[pyo3(signature = (program, sources, *, threads, threads_batch, cpu_range, n_ubatch, n_ctx,
-                        n_parallel, cache_type_k, cache_type_v, progress))]
+    #[pyo3(signature = (program, sources, buffers, threads, *, n_ubatch, n_ctx, n_parallel,
+                        cache_type_k, cache_type_v, progress))]
     fn new(
         py: Python<'_>,
         program: &str,
         sources: Vec<(String, u64)>,
-        threads: Option<usize>,
-        threads_batch: Option<usize>,
-        cpu_range: Option<&str>,
+        buffers: Vec<String>,
+        threads: &ThreadPlan,
         n_ubatch: usize,
         n_ctx: usize,
         n_parallel: usize,
@@ -99,7 +99,7 @@ impl Engine {
             py,
             state_limits(n_ctx, n_parallel, cache_type_k, cache_type_v),
         )?;
-        let threads = errors::map(py, plan_threads(threads, threads_batch, cpu_range))?;
+        let threads = &threads.plan;
         let options = ExecOptions {
             max_rows: n_ubatch,
             n_threads: threads.n_threads,
@@ -114,12 +114,17 @@ impl Engine {
         let executor = enter(py, notice, |poll| {
             let workers = Workers::new(&threads.pins)?;
             let (files, sources) = open(&sources)?;
-            let layout = Layout::new(program.tensors(), isa)?;
+            let layout = layout(&program, &buffers, &threads.node_threads(), isa)?;
+            let memory = Memory {
+                kernel_nodes: &threads.nodes.kernel_nodes(),
+                pages: PageKind::Huge2M,
+                sysfs_root: Path::new("/sys"),
+            };
             let mut advance = |bytes| {
                 done.store(bytes, Ordering::Relaxed);
                 poll()
             };
-            let weights = load(layout, &files, &sources, &workers, &mut advance)?;
+            let weights = load(layout, &memory, &files, &sources, &workers, &mut advance)?;
             Executor::new(program, weights, workers, isa, options)
         })?;
         Ok(Self {
@@ -129,7 +134,6 @@ impl Engine {
                 last: HashMap::new(),
             }),
             isa,
-            threads,
         })
     }
 
@@ -139,34 +143,34 @@ impl Engine {
         self.isa.name
     }
 
-    /// CPU of each worker, and the index of its node among those in use.
-    #[getter]
-    fn pins(&self) -> Vec<(u32, u32)> {
-        self.threads
-            .pins
-            .iter()
-            .map(|pin| (pin.cpu.0, pin.node.0 as u32))
-            .collect()
-    }
-
-    /// Workers in a pass of one token.
-    #[getter]
-    fn n_threads(&self) -> usize {
-        self.threads.n_threads
-    }
-
-    /// Workers in a pass of more.
-    #[getter]
-    fn n_threads_batch(&self) -> usize {
-        self.threads.n_threads_batch
-    }
-
-    /// Bytes of the packed weights, and how many of them lie in huge pages.
-    fn weight_pages(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+    /// What pages the weights got, and why not better ones.
+    fn page_kind(&self, py: Python<'_>) -> (String, Option<String>, bool) {
         let session = self.lock_with_gil(py);
-        let report = session.executor.weights().memory().page_report();
-        let report = errors::map(py, report)?;
-        Ok((report.resident_bytes, report.huge_bytes))
+        let committed = session.executor.weights().arenas().committed();
+        committed.map_or_else(Default::default, |got| {
+            (got.pages.to_string(), got.reason.clone(), got.bind_refused)
+        })
+    }
+
+    /// Of each node's weights, read back from the kernel: bytes in memory, bytes of them in huge
+    /// pages, and sampled pages by kernel node.
+    fn weight_pages(&self, py: Python<'_>) -> PyResult<Vec<ArenaPages>> {
+        let session = self.lock_with_gil(py);
+        let arenas = session.executor.weights().arenas();
+        let reports: Result<Vec<_>> = arenas.iter().map(|(n, _)| arenas.page_report(n)).collect();
+        let reports = errors::map(py, reports)?.into_iter().map(|report| {
+            let by_node = report
+                .pages_by_node
+                .iter()
+                .map(|(node, &count)| (node.0, count));
+            let by_node = by_node.collect();
+            (
+                report.sizes.resident_bytes,
+                report.sizes.huge_bytes,
+                by_node,
+            )
+        });
+        Ok(reports.collect())
     }
 
     /// One forward pass over (sequence, position, token, wants logits); of each sequence the last
@@ -273,16 +277,4 @@ impl Engine {
             .lock_py_attached(py)
             .unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Where workers run, within the CPUs of this process and of `cpu_range`.
-fn plan_threads(
-    threads: Option<usize>,
-    threads_batch: Option<usize>,
-    cpu_range: Option<&str>,
-) -> Result<ThreadPlan> {
-    let topology = Topology::read(Path::new("/sys"), Path::new("/proc"))?;
-    let affinity: Vec<CpuId> = sys::affinity()?.into_iter().map(CpuId).collect();
-    let allowed = allowed_cpus(&affinity, cpu_range)?;
-    ThreadPlan::new(&topology, &allowed, threads, threads_batch, None)
 }

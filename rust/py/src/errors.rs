@@ -7,7 +7,10 @@ use pyo3::types::PyType;
 /// Name of the Python class for an error.
 fn class_name(error: &Error) -> &'static str {
     match error {
-        Error::OutOfMemory { .. } => "OutOfNodeMemoryError",
+        Error::OutOfMemory { .. } | Error::MemoryLimit { .. } | Error::NodeMemory { .. } => {
+            "OutOfNodeMemoryError"
+        }
+        Error::AddressTaken { .. } => "PlacementError",
         Error::BadRequest { .. } => "RequestError",
         Error::Unsupported { .. } | Error::IsaMissing { .. } => "UnsupportedError",
         Error::BadProgram { .. } => "ProgramError",

@@ -1,7 +1,12 @@
 //! What can be told of a program before anything is loaded: whether it holds, what it takes.
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "arguments from Python arrive owned"
+)]
 
 use numamirror_core::arena::arena_bytes;
-use numamirror_core::error::Result;
+use numamirror_core::buffer::{self, Buffer};
+use numamirror_core::error::{Error, Result};
 use numamirror_core::isa;
 use numamirror_core::program::Program;
 use numamirror_core::state::{CacheType, StateLimits, cache_bytes};
@@ -9,6 +14,7 @@ use numamirror_core::weights::{Layout, Role, TensorSpec};
 use pyo3::prelude::*;
 
 use crate::errors;
+use crate::topology::ThreadPlan;
 
 /// Refuses a program that the engine would refuse.
 #[pyfunction]
@@ -41,25 +47,55 @@ pub(crate) fn packed_bytes(
     errors::map(py, layout).map(|layout| layout.entries()[0].n_bytes())
 }
 
-/// Bytes of weights, cache and activations that a program takes.
+/// Bytes that a program takes: weights and cache of each node, and activations.
 #[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "sizes of one Python call")]
 pub(crate) fn memory_needs(
     py: Python<'_>,
     program: &str,
+    buffers: Vec<String>,
+    threads: &ThreadPlan,
     n_ubatch: usize,
     n_ctx: usize,
     n_parallel: usize,
     cache_type_k: &str,
     cache_type_v: &str,
-) -> PyResult<(usize, usize, usize)> {
+) -> PyResult<(Vec<usize>, usize, usize)> {
     let needs = || {
         let program = Program::from_json(program)?;
-        let weights = Layout::new(program.tensors(), isa::choose(None)?)?.n_bytes();
+        let node_threads = threads.plan.node_threads();
+        let weights = layout(&program, &buffers, &node_threads, isa::choose(None)?)?;
         let limits = state_limits(n_ctx, n_parallel, cache_type_k, cache_type_v)?;
         let cache = cache_bytes(program.caches(), &limits);
-        Ok((weights, cache, arena_bytes(program.slots(), n_ubatch)))
+        let activations = arena_bytes(program.slots(), n_ubatch, node_threads.len());
+        Ok((weights.node_bytes().to_vec(), cache, activations))
     };
     errors::map(py, needs())
+}
+
+/// Names of the buffers that there are with so many nodes.
+#[pyfunction]
+pub(crate) fn buffers(n_nodes: usize) -> Vec<String> {
+    buffer::names(n_nodes)
+}
+
+/// Places of a program's weights in the buffers of these names, one a tensor.
+pub(crate) fn layout(
+    program: &Program,
+    buffers: &[String],
+    node_threads: &[usize],
+    isa: &isa::Isa,
+) -> Result<Layout> {
+    if buffers.len() != program.tensors().len() {
+        return Err(Error::BadRequest {
+            name: "buffers".into(),
+            found: buffers.len().to_string(),
+            expected: format!("one for each of {} tensors", program.tensors().len()),
+        });
+    }
+    let by_name = |name: &String| Buffer::by_name(name, node_threads.len());
+    let buffers: Result<Vec<_>> = buffers.iter().map(by_name).collect();
+    Layout::on_nodes(program.tensors(), &buffers?, node_threads, isa)
 }
 
 /// Cache limits from what Python gives.

@@ -5,7 +5,7 @@ use std::path::Path;
 use numamirror_core::error::Error;
 use numamirror_core::sys;
 use numamirror_core::topology::{
-    Core, CpuId, MAX_THREADS, Node, PagePool, ThreadPlan, Topology, available_memory_bytes,
+    self as core, Core, CpuId, MAX_THREADS, Node, PagePool, Topology, available_memory_bytes,
     numa_balancing, page_pools, phase_owners, row_shares, transparent_page_mode,
 };
 use pyo3::prelude::*;
@@ -28,7 +28,7 @@ pub(crate) fn topology<'py>(
     let mode = errors::map(py, transparent_page_mode(sysfs_root))?;
     let known = PyDict::new(py);
     known.set_item("nodes", dicts(&topology.nodes, |node| node_dict(py, node))?)?;
-    known.set_item("cores", dicts(&topology.cores, |core| core_dict(py, core))?)?;
+    known.set_item("cores", dicts(&topology.cores, |one| core_dict(py, one))?)?;
     known.set_item("allowed_cpus", errors::map(py, sys::affinity())?)?;
     known.set_item("available_bytes", available_memory_bytes(proc_root))?;
     known.set_item("page_pools", dicts(&pools, |pool| pool_dict(py, pool))?)?;
@@ -40,32 +40,81 @@ pub(crate) fn topology<'py>(
     Ok(known)
 }
 
-/// The nodes in use, where each worker runs and how many a node has in passes of both kinds.
-#[pyfunction]
-pub(crate) fn thread_plan<'py>(
-    py: Python<'py>,
-    sysfs_root: &str,
-    proc_root: &str,
-    allowed_cpus: Vec<u32>,
-    threads: Option<usize>,
-    threads_batch: Option<usize>,
-    simulate_nodes: Option<usize>,
-) -> PyResult<Bound<'py, PyDict>> {
-    let read = Topology::read(Path::new(sysfs_root), Path::new(proc_root));
-    let allowed: Vec<CpuId> = allowed_cpus.into_iter().map(CpuId).collect();
-    let plan = read.and_then(|topology| {
-        ThreadPlan::new(&topology, &allowed, threads, threads_batch, simulate_nodes)
-    });
-    let plan = errors::map(py, plan)?;
-    let nodes = plan.nodes.kernel_nodes().into_iter();
-    let nodes: Vec<Option<u32>> = nodes.map(|node| node.map(|id| id.0)).collect();
-    let pins = plan.pins.iter().map(|pin| (pin.cpu.0, pin.node.0));
-    let described = PyDict::new(py);
-    described.set_item("nodes", nodes)?;
-    described.set_item("pins", pins.collect::<Vec<_>>())?;
-    described.set_item("node_threads", plan.node_threads())?;
-    described.set_item("node_threads_batch", plan.node_threads_batch())?;
-    Ok(described)
+/// Where workers run: on which CPUs and nodes, and how many take part in what.
+#[pyclass(frozen, module = "numamirror._core")]
+pub(crate) struct ThreadPlan {
+    pub(crate) plan: core::ThreadPlan,
+}
+
+#[pymethods]
+impl ThreadPlan {
+    /// Plans workers within the CPUs of this process (or `allowed_cpus`) and of `cpu_range`.
+    #[new]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "keyword arguments of one Python call"
+    )]
+    #[pyo3(signature = (*, threads = None, threads_batch = None, cpu_range = None,
+                        simulate_nodes = None, allowed_cpus = None, sysfs_root = "/sys",
+                        proc_root = "/proc"))]
+    fn new(
+        py: Python<'_>,
+        threads: Option<usize>,
+        threads_batch: Option<usize>,
+        cpu_range: Option<&str>,
+        simulate_nodes: Option<usize>,
+        allowed_cpus: Option<Vec<u32>>,
+        sysfs_root: &str,
+        proc_root: &str,
+    ) -> PyResult<Self> {
+        let plan = || {
+            let topology = Topology::read(Path::new(sysfs_root), Path::new(proc_root))?;
+            let affinity = allowed_cpus.map_or_else(sys::affinity, Ok)?;
+            let affinity: Vec<CpuId> = affinity.into_iter().map(CpuId).collect();
+            let allowed = core::allowed_cpus(&affinity, cpu_range)?;
+            let plan = core::ThreadPlan::new;
+            plan(&topology, &allowed, threads, threads_batch, simulate_nodes)
+        };
+        errors::map(py, plan()).map(|plan| Self { plan })
+    }
+
+    /// CPU of each worker, and the index of its node among those in use.
+    #[getter]
+    fn pins(&self) -> Vec<(u32, usize)> {
+        let pins = self.plan.pins.iter();
+        pins.map(|pin| (pin.cpu.0, pin.node.0)).collect()
+    }
+
+    /// Workers in a pass of one token.
+    #[getter]
+    fn n_threads(&self) -> usize {
+        self.plan.n_threads
+    }
+
+    /// Workers in a pass of more.
+    #[getter]
+    fn n_threads_batch(&self) -> usize {
+        self.plan.n_threads_batch
+    }
+
+    /// The kernel's node of each node in use; None for a pretended one.
+    #[getter]
+    fn kernel_nodes(&self) -> Vec<Option<u32>> {
+        let nodes = self.plan.nodes.kernel_nodes().into_iter();
+        nodes.map(|node| node.map(|node| node.0)).collect()
+    }
+
+    /// Workers of each node in use in a pass of one token.
+    #[getter]
+    fn node_threads(&self) -> Vec<usize> {
+        self.plan.node_threads()
+    }
+
+    /// Workers of each node in use in a pass of more.
+    #[getter]
+    fn node_threads_batch(&self) -> Vec<usize> {
+        self.plan.node_threads_batch()
+    }
 }
 
 /// What each node's threads work on in a phase, as (owner, first unit, end), of units that are

@@ -75,7 +75,7 @@ impl Executor {
         Ok(Self {
             sequences: Sequences::new(&options.state)?,
             cache: BlockCache::new(&program.caches, &options.state)?,
-            arena: Arena::new(&program.slots, options.max_rows)?,
+            arena: Arena::new(&program.slots, options.max_rows, workers.n_nodes())?,
             rows: program.slots.iter().map(|slot| slot.rows).collect(),
             scratch: (0..workers.n_threads())
                 .map(|_| Mutex::new(vec![0.0; scratch_elems]))
@@ -167,20 +167,21 @@ impl Executor {
             1 => self.options.n_threads,
             _ => self.options.n_threads_batch,
         };
-        let pass = Pass {
-            weights: &self.weights,
-            vector: self.isa.vector,
-            batch: &self.batch,
-            sequences: &self.sequences,
-            cache: &self.cache,
-            arena: &self.arena,
-            rows: &self.rows,
-        };
         let job = |team: &Team<'_>| {
+            let pass = Pass {
+                weights: self.weights.on(team.node()),
+                vector: self.isa.vector,
+                batch: &self.batch,
+                sequences: &self.sequences,
+                cache: &self.cache,
+                team,
+                arena: &self.arena,
+                rows: &self.rows,
+            };
             let buffer = &self.scratch[team.worker().0];
             let mut scratch = buffer.lock().unwrap_or_else(PoisonError::into_inner);
             for step in &self.program.steps {
-                if !run_op(step.op.as_op(), &pass, team, &mut scratch) {
+                if !run_op(step.op.as_op(), &pass, &mut scratch) {
                     return;
                 }
                 if let Some(found) = trace {
@@ -247,7 +248,8 @@ fn bad(name: &str, found: impl std::fmt::Display, expected: String) -> Error {
 }
 
 /// Runs one op's phases; false when the pass was stopped at a barrier.
-fn run_op(op: &dyn Op, pass: &Pass<'_>, team: &Team<'_>, scratch: &mut [f32]) -> bool {
+fn run_op(op: &dyn Op, pass: &Pass<'_>, scratch: &mut [f32]) -> bool {
+    let team = pass.team;
     let mut index = 0;
     while let Some(phase) = op.phase(index, pass) {
         match phase {
@@ -261,11 +263,19 @@ fn run_op(op: &dyn Op, pass: &Pass<'_>, team: &Team<'_>, scratch: &mut [f32]) ->
                         op.store(run, head, k, v, pass);
                     });
             }
-            Phase::Tiles(n_grids) => pass.arena.for_each_tile(
+            Phase::Tiles(deal, n_grids) => pass.arena.for_each_tile(
                 team,
+                deal,
                 n_grids,
                 |i| op.grid(i, pass),
                 |i, tile| op.fill(i, tile, pass, scratch),
+            ),
+            Phase::Rows(slot) => pass.arena.for_each_row(
+                team,
+                slot,
+                pass.n_rows(slot),
+                |row| op.owner(row, pass),
+                |tile| op.fill(0, tile, pass, scratch),
             ),
         }
         if !team.barrier() {

@@ -1,75 +1,99 @@
-//! Which pages a range of memory has, from the text of `/proc/self/smaps`.
+//! Kinds of pages, and whether the kernel has enough of them, from the files below a sysfs root.
 //!
-//! Pure text. Knows nothing of mappings; `Mapping::page_report` is the only caller.
+//! Reads and counts; takes nothing. A look beforehand can be overtaken by other processes, so
+//! `commit` and `touch` handle the refusal that may come in spite of it.
 
-use std::io::{self, BufRead};
-use std::ops::Range;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::Path;
 
-/// What the pages of a mapping are at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PageReport {
-    /// Bytes mapped, whole pages.
-    pub mapped_bytes: u64,
-    /// Bytes in memory (touched and not swapped out).
-    pub resident_bytes: u64,
-    /// Of these, bytes in transparent huge pages.
-    pub huge_bytes: u64,
+use super::HUGE_PAGE_BYTES;
+use crate::topology::NodeId;
+
+/// Folder of a pool of 2 MiB pages, below a node's or the system's folder.
+const POOL: &str = "hugepages/hugepages-2048kB";
+
+/// What pages an arena is made of, by rising preference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PageKind {
+    /// Pages of the smallest size.
+    Small,
+    /// Small pages that the kernel is asked to make 2 MiB ones where it can.
+    Transparent,
+    /// 2 MiB pages of the hugetlb pool.
+    Huge2M,
 }
 
-/// Sums the areas that lie inside `range`.
+impl fmt::Display for PageKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Small => "small pages",
+            Self::Transparent => "transparent huge pages",
+            Self::Huge2M => "2 MiB pages of the pool",
+        })
+    }
+}
+
+/// Why the pools can't hold all arenas whole; `None` when they can.
 ///
-/// Source: Linux `Documentation/filesystems/proc.rst`, "smaps".
-pub(super) fn report_from_smaps(
-    smaps: impl BufRead,
-    range: Range<usize>,
-) -> io::Result<PageReport> {
-    let mut report = PageReport::default();
-    let mut inside = false;
-    for line in smaps.lines() {
-        let line = line?;
-        if let Some(area) = area_of(&line) {
-            inside = range.start <= area.start && area.end <= range.end;
-            continue;
-        }
-        let Some((field, value)) = line.split_once(':').filter(|_| inside) else {
-            continue;
-        };
-        let total = match field {
-            "Size" => &mut report.mapped_bytes,
-            "Rss" => &mut report.resident_bytes,
-            "AnonHugePages" => &mut report.huge_bytes,
-            _ => continue,
-        };
-        let kib = value
-            .trim()
-            .strip_suffix("kB")
-            .and_then(|kib| kib.trim().parse::<u64>().ok());
-        *total += kib.unwrap_or(0) * 1024;
+/// Bound arenas need their node's pool, and all together what is not promised to other processes.
+///
+/// # Args
+/// `arenas`: node (`None`: any) and size of each.
+pub(super) fn pool_lack(
+    arenas: impl Iterator<Item = (Option<NodeId>, usize)>,
+    sysfs_root: &Path,
+) -> Option<String> {
+    let mut needed: BTreeMap<Option<NodeId>, u64> = BTreeMap::new();
+    let mut total = 0;
+    for (node, size_bytes) in arenas {
+        let n_pages = size_bytes.div_ceil(HUGE_PAGE_BYTES) as u64;
+        total += n_pages;
+        *needed.entry(node).or_default() += n_pages;
     }
-    Ok(report)
+    let mut pools = Vec::new();
+    let some_unbound = needed.contains_key(&None);
+    for (node, n_pages) in needed {
+        let Some(NodeId(id)) = node else { continue };
+        let folder = sysfs_root.join(format!("devices/system/node/node{id}"));
+        let free = pages_in(&folder, "free_hugepages").unwrap_or(0);
+        pools.push((format!("node {id}"), n_pages, free));
+    }
+    let system = sysfs_root.join("kernel/mm");
+    let promised = pages_in(&system, "resv_hugepages").unwrap_or(0);
+    match pages_in(&system, "free_hugepages") {
+        Some(free) => pools.push(("all nodes".into(), total, free.saturating_sub(promised))),
+        None if some_unbound => pools.push(("all nodes".into(), total, 0)),
+        None => {}
+    }
+    if pools.iter().all(|(_, needed, free)| needed <= free) {
+        return None;
+    }
+    let words = pools
+        .iter()
+        .map(|(pool, needed, free)| format!("{pool}: {needed} needed, {free} free"));
+    Some(format!(
+        "too few 2 MiB pages ({})",
+        words.collect::<Vec<_>>().join("; ")
+    ))
 }
 
-/// The addresses of a line that opens an area: `7f00-7f10 rw-p …`.
-fn area_of(line: &str) -> Option<Range<usize>> {
-    let (start, end) = line.split_whitespace().next()?.split_once('-')?;
-    Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
+/// Why there will be no transparent huge pages; `None` when nothing speaks against them.
+///
+/// Source: Linux `Documentation/admin-guide/mm/transhuge.rst`.
+pub(super) fn transparent_lack(sysfs_root: &Path) -> Option<String> {
+    let path = sysfs_root.join("kernel/mm/transparent_hugepage/enabled");
+    let switch = fs::read_to_string(&path).ok()?;
+    switch.contains("[never]").then(|| {
+        format!(
+            "transparent huge pages are switched off ({} is never)",
+            path.display()
+        )
+    })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::{PageReport, report_from_smaps};
-
-    #[test]
-    fn report_sums_the_areas_inside_and_skips_the_others() {
-        let smaps = "1000-3000 rw-p 0 0:0 0 [heap]\nSize: 8 kB\nRss: 4 kB\n\
-            3000-5000 rw-p 0 0:0 0\nSize: 8 kB\nRss: 8 kB\nAnonHugePages: 4 kB\nVmFlags: rd wr hg\n\
-            5000-6000 rw-p 0 0:0 0\nSize: 4 kB\nRss: 0 kB\nAnonHugePages: x kB\n";
-        let report = report_from_smaps(smaps.as_bytes(), 0x3000..0x6000).unwrap();
-        let expected = PageReport {
-            mapped_bytes: 12288,
-            resident_bytes: 8192,
-            huge_bytes: 4096,
-        };
-        assert_eq!(report, expected);
-    }
+fn pages_in(folder: &Path, file: &str) -> Option<u64> {
+    let text = fs::read_to_string(folder.join(POOL).join(file)).ok()?;
+    text.trim().parse().ok()
 }

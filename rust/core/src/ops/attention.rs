@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::operand::{Cache, Count, Positive, Read, Write, operands};
 use super::shapes::equal;
 use super::{Op, Pass, Phase, Shapes};
-use crate::arena::{Grid, Rows, Tile};
+use crate::arena::{Deal, Grid, Rows, Tile};
 use crate::batch::{BlockId, Run};
 use crate::isa::vector::{AttendBlock, BLOCK_POSITIONS, CacheMut, Partial, attend_scratch_elems};
 
@@ -214,7 +214,7 @@ impl Op for Attention {
     fn phase(&self, index: usize, _pass: &Pass<'_>) -> Option<Phase> {
         match index {
             0 => Some(Phase::Store(self.cache.id())),
-            1 => Some(Phase::Tiles(1)),
+            1 => Some(Phase::Tiles(Deal::All, 1)),
             _ => None,
         }
     }

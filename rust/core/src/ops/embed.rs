@@ -2,8 +2,9 @@
 
 use super::operand::{Matrix, Write, operands};
 use super::shapes::equal;
-use super::{Op, Pass, Shapes};
+use super::{Op, Pass, Phase, Shapes};
 use crate::arena::{Grid, Rows, Tile};
+use crate::workers::NodeIndex;
 
 operands! {
     /// `out[row] = table[token of row]`, decoded exactly; `table` is `[n_vocab, n_embd]`.
@@ -34,8 +35,17 @@ impl Op for Embed {
         )
     }
 
+    fn phase(&self, index: usize, _pass: &Pass<'_>) -> Option<Phase> {
+        (index == 0).then_some(Phase::Rows(self.out.id()))
+    }
+
     fn grid(&self, _index: usize, pass: &Pass<'_>) -> Grid {
         pass.row_grid(self.out.id())
+    }
+
+    fn owner(&self, row: usize, pass: &Pass<'_>) -> NodeIndex {
+        let table = pass.weights.matrix(self.table.id());
+        table.owner(pass.batch.rows[row].token, pass.team)
     }
 
     fn fill(&self, _index: usize, tile: &mut Tile<'_>, pass: &Pass<'_>, _scratch: &mut [f32]) {

@@ -3,8 +3,9 @@
 use super::operand::{Matrix, Read, Records, Vector, Write, operands};
 use super::shapes::equal;
 use super::{Op, Pass, Phase, Shapes};
-use crate::arena::{Grid, Tile};
+use crate::arena::{Deal, Grid, Tile};
 use crate::packed::ActivationKind;
+use crate::weights::MatrixRef;
 
 /// Rows of activations a tile has: their 8-bit codes stay in a core's cache while the tile's
 /// weights pass by.
@@ -38,6 +39,29 @@ operands! {
     }
 }
 
+impl Product {
+    fn matrix<'a>(&self, pass: &Pass<'a>) -> MatrixRef<'a> {
+        pass.weights.matrix(self.weight.id())
+    }
+}
+
+impl Linear {
+    /// The product, and the part of its matrix, that the `index`-th grid is of.
+    fn part(&self, index: usize, pass: &Pass<'_>) -> (&Product, usize) {
+        let mut part = index;
+        let mut products = self.products.iter();
+        loop {
+            // The executor asks for grids that `phase` has counted.
+            let product = products.next().unwrap_or(&self.products[0]);
+            let n_parts = product.matrix(pass).n_parts();
+            if part < n_parts {
+                return (product, part);
+            }
+            part -= n_parts;
+        }
+    }
+}
+
 impl Op for Linear {
     fn check(&self, shapes: &Shapes<'_>) -> Result<(), String> {
         for product in self.products.iter() {
@@ -62,26 +86,37 @@ impl Op for Linear {
     }
 
     fn phase(&self, index: usize, pass: &Pass<'_>) -> Option<Phase> {
-        let quantized = self.products.iter().any(|product| {
-            pass.weights.matrix(product.weight.id()).activation() == ActivationKind::Q8
-        });
+        let quantized = self
+            .products
+            .iter()
+            .any(|product| product.matrix(pass).activation() == ActivationKind::Q8);
         match (index, quantized) {
             (0, true) => Some(Phase::Quantize(self.input)),
-            (0, false) | (1, true) => Some(Phase::Tiles(self.products.len())),
+            (0, false) | (1, true) => {
+                let parts = self
+                    .products
+                    .iter()
+                    .map(|product| product.matrix(pass).n_parts());
+                Some(Phase::Tiles(Deal::Node, parts.sum()))
+            }
             _ => None,
         }
     }
 
     fn grid(&self, index: usize, pass: &Pass<'_>) -> Grid {
-        let product = &self.products[index];
-        let panel_rows = pass.weights.matrix(product.weight.id()).panel_rows();
-        pass.grid(product.out.id(), TOKEN_STEP, PANEL_STEP * panel_rows)
+        let (product, part) = self.part(index, pass);
+        let matrix = product.matrix(pass);
+        let (panel_rows, panels) = (matrix.panel_rows(), matrix.work(part, pass.team));
+        let end_row = (panels.end * panel_rows).min(matrix.n_rows());
+        Grid {
+            cols: (panels.start * panel_rows).min(end_row)..end_row,
+            ..pass.grid(product.out.id(), TOKEN_STEP, PANEL_STEP * panel_rows)
+        }
     }
 
     fn fill(&self, index: usize, tile: &mut Tile<'_>, pass: &Pass<'_>, _scratch: &mut [f32]) {
-        let product = &self.products[index];
-        let weight = pass.weights.matrix(product.weight.id());
-        pass.multiply(tile, self.input, &weight);
+        let (product, _) = self.part(index, pass);
+        pass.multiply(tile, self.input, &product.matrix(pass));
         if let Some(bias) = product.bias {
             let bias = &pass.weights.vector(bias.id())[tile.cols()];
             for row in tile.rows() {

@@ -8,12 +8,13 @@ use std::ops::Range;
 
 use serde::Deserialize;
 
-use crate::arena::{Arena, Grid, Rows, SlotId, Tile};
+use crate::arena::{Arena, Deal, Grid, Rows, SlotId, Tile};
 use crate::batch::{Batch, Run};
 use crate::isa::vector::{CacheMut, VectorOps};
 use crate::packed::ActivationKind;
 use crate::state::{BlockCache, CacheId, Sequences};
-use crate::weights::{MatrixRef, Weights};
+use crate::weights::{MatrixRef, NodeWeights};
+use crate::workers::{NodeIndex, Team};
 
 pub mod operand;
 mod shapes;
@@ -38,15 +39,18 @@ pub enum Phase {
     Quantize(Read),
     /// Keys and values are stored into a block cache, by [`Op::store`].
     Store(CacheId),
-    /// The tiles of this many grids ([`Op::grid`]) are filled by [`Op::fill`].
-    Tiles(usize),
+    /// The tiles of this many grids ([`Op::grid`]) are filled by [`Op::fill`]: the same grids on
+    /// every node, or each node's own.
+    Tiles(Deal, usize),
+    /// Each row of the op's one grid is filled by a worker of its owner ([`Op::owner`]).
+    Rows(SlotId),
 }
 
 /// Everything a running op may look at.
 #[derive(Debug, Clone, Copy)]
 pub struct Pass<'a> {
-    /// The model's weights.
-    pub weights: &'a Weights,
+    /// The model's weights, as this worker's node reads them.
+    pub weights: NodeWeights<'a>,
     /// Element-wise functions of the instruction set in use.
     pub vector: &'static VectorOps,
     /// Tokens of the pass.
@@ -55,6 +59,7 @@ pub struct Pass<'a> {
     pub sequences: &'a Sequences,
     /// Keys and values in those blocks.
     pub cache: &'a BlockCache,
+    pub(crate) team: &'a Team<'a>,
     pub(crate) arena: &'a Arena,
     pub(crate) rows: &'a [Rows],
 }
@@ -86,6 +91,7 @@ impl<'a> Pass<'a> {
         Grid {
             slot,
             n_rows: self.n_rows(slot),
+            cols: 0..self.arena.width(slot),
             row_step,
             col_step,
         }
@@ -101,9 +107,11 @@ impl<'a> Pass<'a> {
         let rows = tile.rows();
         let activations = match matrix.activation() {
             ActivationKind::F32 => crate::packed::Activations::F32(self.read(input, rows)),
-            ActivationKind::Q8 => {
-                crate::packed::Activations::Q8(self.arena.quantized(rows, matrix.n_cols()))
-            }
+            ActivationKind::Q8 => crate::packed::Activations::Q8(self.arena.quantized(
+                self.team.node(),
+                rows,
+                matrix.n_cols(),
+            )),
         };
         tile.multiply(matrix, &activations);
     }
@@ -119,7 +127,7 @@ pub(crate) trait Op: Sync {
 
     /// The `index`-th phase, or `None` after the last.
     fn phase(&self, index: usize, _pass: &Pass<'_>) -> Option<Phase> {
-        (index == 0).then_some(Phase::Tiles(1))
+        (index == 0).then_some(Phase::Tiles(Deal::All, 1))
     }
 
     /// How the `index`-th grid of a tile phase cuts the slot it writes.
@@ -127,6 +135,11 @@ pub(crate) trait Op: Sync {
 
     /// Computes one tile of the `index`-th grid. `scratch` is the worker's own.
     fn fill(&self, index: usize, tile: &mut Tile<'_>, pass: &Pass<'_>, scratch: &mut [f32]);
+
+    /// The node whose workers fill a row, in a phase of rows.
+    fn owner(&self, _row: usize, pass: &Pass<'_>) -> NodeIndex {
+        pass.team.node()
+    }
 
     /// Stores the keys and values of one run and kv head.
     fn store(

@@ -26,7 +26,7 @@ pub use nodes::{MAX_SIMULATED_NODES, NodeInUse, NodeIndex, NodesInUse};
 pub use page_pools::{PagePool, numa_balancing, page_pools, transparent_page_mode};
 pub use pins::{Pin, active_in_node, allowed_cpus, spread_pins};
 pub use plan::{MAX_THREADS, ThreadPlan};
-pub use read::available_memory_bytes;
+pub use read::{NodeMemory, available_memory_bytes, node_memory};
 pub use shares::{OwnedRange, phase_owners, row_shares};
 
 /// The kernel's number of a memory node. Numbers may have gaps.

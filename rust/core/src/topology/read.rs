@@ -47,6 +47,38 @@ pub fn available_memory_bytes(proc_root: &Path) -> Option<u64> {
     field_bytes(&text, "MemAvailable")
 }
 
+/// Memory of one node at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeMemory {
+    /// All of it.
+    pub total_bytes: u64,
+    /// What could be had without swapping: free memory and the page cache of files.
+    pub reclaimable_bytes: u64,
+}
+
+/// Reads what a node has left.
+///
+/// # Returns
+/// `None` when there is no such file below `sysfs_root`.
+///
+/// # Errors
+/// [`Error::System`] or [`Error::BadRequest`] naming the file that can't be read or understood.
+pub fn node_memory(sysfs_root: &Path, node: NodeId) -> Result<Option<NodeMemory>> {
+    let path = sysfs_root.join(format!("devices/system/node/node{}/meminfo", node.0));
+    let Some(text) = read_text(&path)? else {
+        return Ok(None);
+    };
+    let bytes = |field| field_bytes(&text, field);
+    let (Some(total_bytes), Some(free_bytes)) = (bytes("MemTotal"), bytes("MemFree")) else {
+        return Err(odd(&path, text.trim(), "MemTotal and MemFree in kB"));
+    };
+    let cache_bytes = ["Active(file)", "Inactive(file)"].map(|field| bytes(field).unwrap_or(0));
+    Ok(Some(NodeMemory {
+        total_bytes,
+        reclaimable_bytes: free_bytes + cache_bytes[0] + cache_bytes[1],
+    }))
+}
+
 fn read_online(cpu_dir: &Path) -> Result<BTreeSet<CpuId>> {
     let path = cpu_dir.join("online");
     let online: BTreeSet<_> = if let Some(cpus) = read_list(&path)? {

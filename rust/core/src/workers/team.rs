@@ -4,6 +4,7 @@
 //! made by `workers` on each worker's stack for each run.
 
 use std::cell::Cell;
+use std::ops::Range;
 
 use super::barrier::{Barrier, Place};
 use crate::topology::NodeIndex;
@@ -95,12 +96,19 @@ impl Team<'_> {
     /// Returns: an item that nobody else got, on any node, or `None`.
     #[must_use]
     pub fn next_item(&self, n_items: usize) -> Option<usize> {
+        let share = self.share(n_items);
+        self.next_chunk(share.len())
+            .map(|chunk| share.start + chunk)
+    }
+
+    /// The contiguous part of `n_items` that falls to this worker's node, in proportion to its
+    /// workers in the run.
+    #[must_use]
+    pub fn share(&self, n_items: usize) -> Range<usize> {
         let bound = |worker: usize| {
             // In 128 bits: a huge count must not wrap.
             (n_items as u128 * worker as u128 / self.n_workers as u128) as usize
         };
-        let first = bound(self.first_of_node);
-        let end = bound(self.first_of_node + self.n_in_node());
-        self.next_chunk(end - first).map(|chunk| first + chunk)
+        bound(self.first_of_node)..bound(self.first_of_node + self.n_in_node())
     }
 }

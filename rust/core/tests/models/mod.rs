@@ -5,19 +5,22 @@
 pub(crate) mod reference;
 
 use std::fs::{self, File};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use half::{bf16, f16};
 use numamirror_core::batch::BatchItem;
+use numamirror_core::buffer::Buffer;
 use numamirror_core::error::{Error, Result};
 use numamirror_core::exec::{ExecOptions, Executor};
 use numamirror_core::isa::{self, Isa};
-use numamirror_core::load::{Source, WeightFile, load};
+use numamirror_core::load::{Memory, Source, WeightFile, load};
+use numamirror_core::memory::PageKind;
 use numamirror_core::program::Program;
 use numamirror_core::quant;
 use numamirror_core::state::{CacheType, StateLimits};
 use numamirror_core::sys;
-use numamirror_core::topology::{CpuId, spread_pins};
+use numamirror_core::topology::{CpuId, NodeId, spread_pins};
 use numamirror_core::weights::{Layout, Role};
 use numamirror_core::workers::{Control, Workers};
 use serde_json::{Value, json};
@@ -298,6 +301,18 @@ pub(crate) struct How {
     pub(crate) n_ctx: usize,
     pub(crate) n_parallel: usize,
     pub(crate) cache: CacheType,
+    /// Buffers of the tensors, over and over.
+    pub(crate) buffers: &'static [&'static str],
+}
+
+/// Memory that is bound to no node.
+pub(crate) fn anywhere(n_nodes: usize) -> Memory<'static> {
+    static NOWHERE: [Option<NodeId>; 8] = [None; 8];
+    Memory {
+        kernel_nodes: &NOWHERE[..n_nodes],
+        pages: PageKind::Transparent,
+        sysfs_root: Path::new("/sys"),
+    }
 }
 
 /// As simple as can be.
@@ -309,6 +324,7 @@ pub(crate) fn plainly() -> How {
         n_ctx: 512,
         n_parallel: 4,
         cache: CacheType::F16,
+        buffers: &["SPLIT"],
     }
 }
 
@@ -331,11 +347,21 @@ pub(crate) fn executor_with(
         sources.push(Source { file: 0, offset });
         offset += tensor.len() as u64;
     }
-    let layout = Layout::new(weights_of.tensors(), how.isa)?;
+    let n_nodes = how.nodes.len();
+    let name_of = |tensor: usize| how.buffers[tensor % how.buffers.len()];
+    let buffers: Result<Vec<Buffer>> = (0..weights_of.tensors().len())
+        .map(|i| Buffer::by_name(name_of(i), n_nodes))
+        .collect();
+    let layout = Layout::on_nodes(weights_of.tensors(), &buffers?, how.nodes, how.isa)?;
     let files = [file(&data.concat())];
-    let weights = load(layout, &files, &sources, &workers, &mut |_| {
-        Control::Continue
-    })?;
+    let weights = load(
+        layout,
+        &anywhere(n_nodes),
+        &files,
+        &sources,
+        &workers,
+        &mut |_| Control::Continue,
+    )?;
     let options = ExecOptions {
         max_rows: how.max_rows,
         n_threads: workers.n_threads(),
