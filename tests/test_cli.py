@@ -19,7 +19,6 @@ from numamirror import cli
 from numamirror.cli import plan as plan_command
 from numamirror.cli.flags import COMMANDS
 from numamirror.cli.json_output import plain
-from numamirror.cli.topology import lines, ranges
 from numamirror.errors import ModelFileError, NumaMirrorError, RequestError
 
 
@@ -365,7 +364,7 @@ def test_topology_prints_and_is_json(run_cli: RunCli) -> None:
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("node")
     known = json.loads(run_cli("topology", "--json").stdout)
-    assert {"nodes", "cores", "allowed_cpus", "isas", "isa"} <= set(known)
+    assert {"nodes", "cores", "allowed_cpus", "page_pools", "isas", "isa"} <= set(known)
     assert f"in use: {known['isa']}" in result.stdout
 
 
@@ -410,31 +409,6 @@ def test_plain_values_of_every_kind() -> None:
     assert plain(float("nan")) == "nan"
     assert plain(["x"] * 1000) == {"n_values": 1000}
     assert plain(Path("/a")) == "/a"
-
-
-def test_a_node_is_a_row_and_what_is_unknown_is_said() -> None:
-    node = {"total_bytes": 3 << 29, "free_bytes": 1 << 30, "distances": []}
-    known = {
-        "nodes": [{"id": 0, "cpus": [0, 1, 4], **node}, {"id": 3, "cpus": [], **node}],
-        "cores": [{"node": 0, "cpus": [0, 4]}, {"node": 0, "cpus": [1]}],
-        "allowed_cpus": [0, 1],
-        "available_bytes": None,
-        "isas": [{"name": "scalar", "detected": True}, {"name": "avx2", "detected": False}],
-        "isa": "scalar",
-    }
-    heading, first, second, *rest = lines(known)
-    assert heading.split() == ["node", "cores", "cpus", "memory", "free", "distances"]
-    assert first.split() == ["0", "2", "0-1,4", "1.50", "GiB", "1.00", "GiB", "unknown"]
-    assert second.split()[:3] == ["3", "0", "none"]
-    assert rest[-2:] == [
-        "memory available  unknown",
-        "instruction sets  scalar; in use: scalar",
-    ]
-
-
-def test_cpu_numbers_read_as_the_kernel_writes_them() -> None:
-    assert ranges([8, 0, 1, 2, 3]) == "0-3,8"
-    assert ranges([5]) == "5"
 
 
 def test_stdout_that_cannot_show_a_character_does_not_end_the_run(

@@ -21,6 +21,7 @@ __all__ = [
     "op_schema",
     "packed_bytes",
     "packed_forms",
+    "phase_rows",
     "quant_types",
     "topology",
     "verify_program",
@@ -44,11 +45,20 @@ class _Core(TypedDict):
     node: int
     cpus: list[int]
 
+class _PagePool(TypedDict):
+    node: int | None
+    page_bytes: int
+    n_pages: int
+    n_free_pages: int
+
 class _Topology(TypedDict):
     nodes: list[_Node]
     cores: list[_Core]
     allowed_cpus: list[int]
     available_bytes: int | None
+    page_pools: list[_PagePool]
+    transparent_huge_pages: str | None
+    numa_balancing: int | None
 
 def quant_types() -> list[_QuantType]:
     """Every quantization type that weights may have, with its packed form."""
@@ -81,11 +91,26 @@ def dequantize(type_name: str, data: bytes) -> bytes:
     """
 
 def topology(sysfs_root: str = "/sys", proc_root: str = "/proc") -> _Topology:
-    """Nodes, cores, memory and the CPUs of this process.
+    """Nodes, cores, memory, large pages and the CPUs of this process.
+
+    Pools of huge pages have node None where the kernel does not tell nodes apart. The mode of
+    transparent huge pages is `always`, `madvise` or `never`; `numa_balancing` is 0 when off.
 
     Raises:
         EngineError: A file below the roots can't be read.
         RequestError: A file holds nonsense.
+    """
+
+def phase_rows(
+    n_units: int, node_threads: Sequence[int], phase_threads: Sequence[int]
+) -> list[list[tuple[int, int, int]]]:
+    """What each node's threads work on in a phase: (owner, first unit, end).
+
+    Units (panels of rows) are owned in proportion to `node_threads`. A node with threads in the
+    phase works on its own, and the others share what nodes without any own.
+
+    Raises:
+        RequestError: The lists differ in length, or a count is out of range.
     """
 
 def verify_program(program: str) -> None:
@@ -128,22 +153,29 @@ class ThreadPlan:
         threads_batch: int | None = None,
         cpu_range: str | None = None,
         simulate_nodes: int | None = None,
+        allowed_cpus: Sequence[int] | None = None,
+        sysfs_root: str = "/sys",
+        proc_root: str = "/proc",
     ) -> ThreadPlan:
-        """Plans workers within the CPUs of this process.
+        """Plans workers, and starts none.
 
         Args:
             threads: Workers in a pass of one token; None: one a physical core.
             threads_batch: Workers in a pass of more; None: as many.
             cpu_range: CPUs to use, `LO-HI[,…]`; None: all allowed.
             simulate_nodes: Deal the cores to this many pretended nodes.
+            allowed_cpus: CPUs that workers may use; None: those of this process.
+            sysfs_root: `/sys` or a copy.
+            proc_root: `/proc` or a copy.
 
         Raises:
-            RequestError: The counts or the CPUs can't be had.
+            EngineError: A file below the roots can't be read.
+            RequestError: The counts or the CPUs can't be had, or a file holds nonsense.
         """
 
     @property
     def pins(self) -> list[tuple[int, int]]:
-        """CPU and node of each worker, contiguous by node."""
+        """CPU of each worker, and the index of its node among those in use; contiguous by node."""
 
     @property
     def n_threads(self) -> int:
@@ -160,6 +192,10 @@ class ThreadPlan:
     @property
     def node_threads(self) -> list[int]:
         """Workers of each node in use in a pass of one token: what rows are dealt by."""
+
+    @property
+    def node_threads_batch(self) -> list[int]:
+        """Workers of each node in use in a pass of more."""
 
 @final
 class Engine:

@@ -321,17 +321,16 @@ class Model:
 
     def _node_lines(self) -> list[str]:
         """Of each node: its workers' CPUs, its weights, and where its pages really are."""
-        pins, lines = list(self.threads.pins), []
-        shares = [len(list(group)) for _, group in itertools.groupby(node for _, node in pins)]
-        for node, (kernel_node, n_pins, report) in enumerate(
-            zip(self.threads.kernel_nodes, shares, self.engine.weight_pages(), strict=True)
+        lines = []
+        for node, (kernel_node, report) in enumerate(
+            zip(self.threads.kernel_nodes, self.engine.weight_pages(), strict=True)
         ):
-            cpus, pins = pins[:n_pins], pins[n_pins:]
+            cpus = ",".join(str(cpu) for cpu, index in self.threads.pins if index == node)
             name = "pretended" if kernel_node is None else f"kernel node {kernel_node}"
             total = sum(count for _, count in report[2])
             found = ", ".join(f"{100 * count / total:.0f} % on {at}" for at, count in report[2])
             lines.append(
-                f"node {node} ({name}): cpus {','.join(str(cpu) for cpu, _ in cpus)}, "
+                f"node {node} ({name}): cpus {cpus or 'none'}, "
                 f"weights {self.needs.weights_bytes[node] / GIB:.2f} GiB, "
                 f"cache {self.needs.cache_bytes[node] / GIB:.2f} GiB"
                 + (f", pages {found}" if found else "")

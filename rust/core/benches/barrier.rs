@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use numamirror_core::error::Result;
 use numamirror_core::sys;
-use numamirror_core::topology::{CpuId, Topology, plan_pins};
+use numamirror_core::topology::{CpuId, ThreadPlan, Topology};
 use numamirror_core::workers::{Control, Team, WorkerIndex, Workers};
 
 const N_REPEATS: usize = 5;
@@ -25,7 +25,8 @@ fn main() -> Result<()> {
     let (n_cpus, n_nodes) = (allowed.len(), topology.nodes.len());
     println!("cpus: {n_cpus}, nodes: {n_nodes}; ns, mean ± sd of {N_REPEATS}");
     for n_threads in [1, 2, 4] {
-        let workers = Workers::new(&plan_pins(&topology, &allowed, Some(n_threads))?)?;
+        let plan = ThreadPlan::new(&topology, &allowed, Some(n_threads), None, None)?;
+        let workers = Workers::new(&plan.pins)?;
         let crowded = if n_threads > n_cpus { " (crowded)" } else { "" };
         let n_batches = if n_threads > n_cpus { 20 } else { 400 };
         let mut best = f64::INFINITY;

@@ -179,11 +179,16 @@ struct Loading<'a> {
 
 impl Loading<'_> {
     /// One worker's part. Failures don't end it early: all workers meet at the barriers.
+    ///
+    /// A node has the arena of its number; those of nodes without workers are dealt round.
     fn work(&self, team: &Team<'_>) {
         let (node, n_nodes) = (team.node().0, team.n_nodes());
+        let arenas: Vec<usize> = (node..self.owned.len()).step_by(n_nodes).collect();
         let mut buffer = Vec::new();
-        while let Some(Owned { piece, out }) = lock(&self.owned[node]).next() {
-            self.fill(&piece, out, &mut buffer);
+        for &arena in &arenas {
+            while let Some(Owned { piece, out }) = lock(&self.owned[arena]).next() {
+                self.fill(&piece, out, &mut buffer);
+            }
         }
         // Each node packs every n-th mirrored piece into its own copy.
         let n_own = self.mirrored.len().saturating_sub(node).div_ceil(n_nodes);
@@ -197,8 +202,10 @@ impl Loading<'_> {
         if !team.barrier() {
             return;
         }
-        while let Some(nth) = team.next_chunk(self.mirrored.len()) {
-            self.mirrored[nth].copy(nth % n_nodes, node);
+        let n_mirrored = self.mirrored.len();
+        while let Some(chunk) = team.next_chunk(n_mirrored * arenas.len()) {
+            let nth = chunk % n_mirrored;
+            self.mirrored[nth].copy(nth % n_nodes, arenas[chunk / n_mirrored]);
         }
     }
 

@@ -11,7 +11,7 @@ use numamirror_core::memory::{
     Evidence, HUGE_PAGE_BYTES as HUGE, NodeArenas, PageKind, first_touch, touch_pieces,
 };
 use numamirror_core::sys;
-use numamirror_core::topology::{CpuId, NodeId, Pin, Topology};
+use numamirror_core::topology::{CpuId, NodeId, Topology, spread_pins};
 use numamirror_core::workers::{Control, NodeIndex, Workers};
 
 /// A folder of files that is removed on drop.
@@ -44,15 +44,10 @@ fn unbound(sizes_bytes: &[usize]) -> Result<NodeArenas> {
 }
 
 /// One worker a pretended node, on whatever CPUs there are.
-fn workers(n_nodes: u32) -> Workers {
+fn workers(n_nodes: usize) -> Workers {
     let cpus = sys::affinity().unwrap();
-    let pins: Vec<_> = (0..n_nodes)
-        .zip(cpus.iter().cycle())
-        .map(|(node, &cpu)| Pin {
-            cpu: CpuId(cpu),
-            node: NodeId(node),
-        })
-        .collect();
+    let cpus = cpus.iter().cycle().take(n_nodes);
+    let pins = spread_pins(&cpus.map(|&cpu| vec![CpuId(cpu)]).collect::<Vec<_>>());
     Workers::new(&pins).unwrap()
 }
 

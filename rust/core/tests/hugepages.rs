@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use numamirror_core::error::Error;
 use numamirror_core::memory::{HUGE_PAGE_BYTES as HUGE, NodeArenas, PageKind, first_touch};
 use numamirror_core::sys;
-use numamirror_core::topology::{CpuId, NodeId, Pin, Topology};
+use numamirror_core::topology::{CpuId, NodeId, Topology, spread_pins};
 use numamirror_core::workers::{Control, Workers};
 
 const PAGES_NEEDED: u64 = 8;
@@ -70,11 +70,8 @@ fn hugetlb_kib() -> u64 {
 /// Workers of two pretended nodes.
 fn workers() -> Workers {
     let cpus = sys::affinity().unwrap();
-    let pin = |node, cpu| Pin {
-        cpu: CpuId(cpu),
-        node: NodeId(node),
-    };
-    Workers::new(&[pin(0, cpus[0]), pin(1, cpus[cpus.len() - 1])]).unwrap()
+    let ends = [cpus[0], cpus[cpus.len() - 1]];
+    Workers::new(&spread_pins(&ends.map(|cpu| vec![CpuId(cpu)]))).unwrap()
 }
 
 fn use_and_drop(pool: &Pool, node: NodeId, kernel_nodes: &[Option<NodeId>]) {

@@ -6,7 +6,10 @@ mod fake_sysfs;
 use std::path::Path;
 
 use fake_sysfs::Tree;
-use numamirror_core::topology::{CpuId, NodeId, Topology, available_memory_bytes};
+use numamirror_core::topology::{
+    CpuId, NodeId, PagePool, Topology, available_memory_bytes, numa_balancing, page_pools,
+    transparent_page_mode,
+};
 
 const GIB: u64 = 1 << 20; // in KiB
 
@@ -215,4 +218,67 @@ fn this_machine_can_be_read() {
             .iter()
             .any(|node| node.total_bytes >= node.free_bytes.max(1))
     );
+}
+
+#[test]
+fn page_pools_are_those_of_the_nodes_or_else_of_the_machine() {
+    let tree = Tree::new();
+    tree.online("0")
+        .node(0, "0", GIB, "10 20")
+        .node(2, "", GIB, "20 10");
+    let pool = |dir: &str, name: &str, n_pages: &str, n_free: &str| {
+        let dir = format!("{dir}/{name}");
+        tree.write(&format!("{dir}/nr_hugepages"), n_pages)
+            .write(&format!("{dir}/free_hugepages"), n_free);
+    };
+    let of = |node, page_bytes, n_pages, n_free_pages| PagePool {
+        node,
+        page_bytes,
+        n_pages,
+        n_free_pages,
+    };
+    let pools = || page_pools(tree.root(), &read(&tree)).unwrap();
+    assert_eq!(pools(), []);
+    pool("kernel/mm/hugepages", "hugepages-2048kB", "7\n", "6\n");
+    assert_eq!(pools(), [of(None, 2 << 20, 7, 6)]);
+    let node = |id: u32| format!("devices/system/node/node{id}/hugepages");
+    pool(&node(2), "hugepages-1048576kB", "2\n", "0\n");
+    pool(&node(2), "hugepages-2048kB", "5\n", "4\n");
+    pool(&node(0), "hugepages-2048kB", "2\n", "2\n");
+    let (zero, two) = (Some(NodeId(0)), Some(NodeId(2)));
+    let expected = [
+        of(zero, 2 << 20, 2, 2),
+        of(two, 2 << 20, 5, 4),
+        of(two, 1 << 30, 2, 0),
+    ];
+    assert_eq!(pools(), expected);
+    pool(&node(0), "hugepages-2048kB", "many", "2\n");
+    let refused = page_pools(tree.root(), &read(&tree))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.contains("nr_hugepages: many; expected a number"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn modes_of_the_kernel_are_read_or_unknown() {
+    let tree = Tree::new();
+    assert_eq!(transparent_page_mode(tree.root()).unwrap(), None);
+    assert_eq!(numa_balancing(tree.root()).unwrap(), None);
+    let path = "kernel/mm/transparent_hugepage/enabled";
+    tree.write(path, "always [madvise] never\n")
+        .write("sys/kernel/numa_balancing", "1\n");
+    let mode = transparent_page_mode(tree.root()).unwrap();
+    assert_eq!(mode.as_deref(), Some("madvise"));
+    assert_eq!(numa_balancing(tree.root()).unwrap(), Some(1));
+    tree.write(path, "madvise\n")
+        .write("sys/kernel/numa_balancing", "on\n");
+    let refused = transparent_page_mode(tree.root()).unwrap_err().to_string();
+    assert!(
+        refused.contains("madvise; expected one word in brackets"),
+        "{refused}"
+    );
+    assert!(numa_balancing(tree.root()).is_err());
 }

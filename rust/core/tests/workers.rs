@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use numamirror_core::error::Error;
 use numamirror_core::sys;
-use numamirror_core::topology::{CpuId, NodeId, Pin};
+use numamirror_core::topology::{CpuId, NodeIndex, Pin, spread_pins};
 use numamirror_core::workers::{Control, Team, Workers};
 
 /// A protocol that is broken hangs: ends the tests after sixty times what they take.
@@ -28,12 +28,9 @@ fn workers(node_sizes: &[usize]) -> Workers {
     guard_against_hanging();
     let cpus = sys::affinity().unwrap();
     let mut next = cpus.iter().copied().cycle().map(CpuId);
-    let mut pins = Vec::new();
-    for (node, &size) in node_sizes.iter().enumerate() {
-        let node = NodeId(node as u32);
-        pins.extend(next.by_ref().take(size).map(|cpu| Pin { cpu, node }));
-    }
-    Workers::new(&pins).unwrap()
+    let of_node = |&size: &usize| next.by_ref().take(size).collect();
+    let cpus_of_node: Vec<Vec<CpuId>> = node_sizes.iter().map(of_node).collect();
+    Workers::new(&spread_pins(&cpus_of_node)).unwrap()
 }
 
 fn keep_on() -> Control {
@@ -339,19 +336,41 @@ fn bad_requests_are_refused() {
             format!("active threads: {n_active}; expected 1 to 2")
         );
     }
-    let pin = |cpu, node| Pin {
+    let pin = |cpu, node, turn| Pin {
         cpu: CpuId(cpu),
-        node: NodeId(node),
+        node: NodeIndex(node),
+        turn,
     };
     let refused = |pins: &[Pin]| Workers::new(pins).unwrap_err().to_string();
     assert_eq!(refused(&[]), "pins: none; expected at least one");
-    let mixed = [pin(0, 1), pin(0, 2), pin(0, 1)];
+    let (gap, mixed) = ([pin(0, 1, 0)], [pin(0, 0, 0), pin(0, 1, 1), pin(0, 0, 2)]);
+    for (pins, found) in [
+        (&gap[..], "node 1 in place 0"),
+        (&mixed, "node 0 in place 2"),
+    ] {
+        assert_eq!(
+            refused(pins),
+            format!("pins: {found}; expected nodes numbered in order, each in one place")
+        );
+    }
+    for turns in [[1, 2, 0], [0, 1, 2], [0, 0, 1]] {
+        let pins = [
+            pin(0, 0, turns[0]),
+            pin(0, 0, turns[1]),
+            pin(0, 1, turns[2]),
+        ];
+        assert!(
+            refused(&pins).starts_with("pins: turns of node"),
+            "{turns:?}"
+        );
+    }
+    let repeated = [pin(0, 0, 0), pin(0, 0, 3), pin(0, 1, 1)];
     assert_eq!(
-        refused(&mixed),
-        "pins: node 1 twice; expected contiguous by node"
+        refused(&repeated),
+        "pins: turns with gaps; expected each turn once"
     );
     let cpu = sys::affinity().unwrap()[0];
-    let refused = refused(&[pin(cpu, 0), pin(60_000, 0)]);
+    let refused = refused(&[pin(cpu, 0, 0), pin(60_000, 0, 1)]);
     assert!(
         refused.starts_with("sched_setaffinity to [60000] failed"),
         "{refused}"

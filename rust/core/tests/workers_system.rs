@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use numamirror_core::error::Error;
 use numamirror_core::sys;
-use numamirror_core::topology::{CpuId, NodeId, Pin};
+use numamirror_core::topology::{CpuId, spread_pins};
 use numamirror_core::workers::{Control, Workers};
 
 fn workers(n_threads: usize) -> (Workers, Vec<u32>) {
@@ -18,14 +18,7 @@ fn workers(n_threads: usize) -> (Workers, Vec<u32>) {
         .cycle()
         .take(n_threads)
         .collect();
-    let node = NodeId(0);
-    let pins: Vec<_> = cpus
-        .iter()
-        .map(|&cpu| Pin {
-            cpu: CpuId(cpu),
-            node,
-        })
-        .collect();
+    let pins = spread_pins(&[cpus.iter().copied().map(CpuId).collect()]);
     (Workers::new(&pins).unwrap(), cpus)
 }
 

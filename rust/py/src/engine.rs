@@ -114,9 +114,9 @@ impl Engine {
         let executor = enter(py, notice, |poll| {
             let workers = Workers::new(&threads.pins)?;
             let (files, sources) = open(&sources)?;
-            let layout = layout(&program, &buffers, &threads.node_threads, isa)?;
+            let layout = layout(&program, &buffers, &threads.node_threads(), isa)?;
             let memory = Memory {
-                kernel_nodes: &threads.kernel_nodes,
+                kernel_nodes: &threads.nodes.kernel_nodes(),
                 pages: PageKind::Huge2M,
                 sysfs_root: Path::new("/sys"),
             };

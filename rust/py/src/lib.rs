@@ -19,5 +19,5 @@ mod _core {
     #[pymodule_export]
     use crate::sizes::{buffers, memory_needs, packed_bytes, verify_program};
     #[pymodule_export]
-    use crate::topology::{ThreadPlan, topology};
+    use crate::topology::{ThreadPlan, phase_rows, topology};
 }

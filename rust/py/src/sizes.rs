@@ -63,8 +63,8 @@ pub(crate) fn memory_needs(
 ) -> PyResult<(Vec<usize>, Vec<usize>, usize)> {
     let needs = || {
         let program = Program::from_json(program)?;
-        let node_threads = &threads.plan.node_threads;
-        let weights = layout(&program, &buffers, node_threads, isa::choose(None)?)?;
+        let node_threads = threads.plan.node_threads();
+        let weights = layout(&program, &buffers, &node_threads, isa::choose(None)?)?;
         let limits = state_limits(n_ctx, n_parallel, cache_type_k, cache_type_v)?;
         let n_nodes = node_threads.len();
         let cache = cache_bytes(program.caches(), &limits, n_nodes);

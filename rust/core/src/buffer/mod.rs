@@ -129,22 +129,6 @@ pub fn names(n_nodes: usize) -> Vec<String> {
     TYPES.iter().flat_map(of).collect()
 }
 
-/// Deals `n_units` to nodes in contiguous ranges, in proportion to `weights`; a node without
-/// weight gets none.
-#[must_use]
-pub fn deal(n_units: usize, weights: &[usize]) -> Vec<Range<usize>> {
-    let total: usize = weights.iter().sum::<usize>().max(1);
-    // In 128 bits: a huge count must not wrap.
-    let bound = |sum: usize| (n_units as u128 * sum as u128 / total as u128) as usize;
-    let mut sum = 0;
-    let ranges = weights.iter().map(|&weight| {
-        let start = bound(sum);
-        sum += weight;
-        start..bound(sum)
-    });
-    ranges.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,14 +153,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn shares_follow_the_threads() {
-        assert_eq!(deal(10, &[1, 1]), [0..5, 5..10]);
-        assert_eq!(deal(10, &[4, 1]), [0..8, 8..10]);
-        assert_eq!(deal(3, &[1, 0, 1, 1]), [0..1, 1..1, 1..2, 2..3]);
-        assert_eq!(deal(usize::MAX, &[1, 1])[1].end, usize::MAX);
     }
 
     #[test]

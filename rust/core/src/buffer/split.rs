@@ -1,6 +1,7 @@
 //! `SPLIT`: output rows dealt to nodes; each node's threads read only their node's rows.
 
-use super::{BufferType, Extent, Home, Request, deal};
+use super::{BufferType, Extent, Home, Request};
+use crate::topology::row_shares;
 
 pub(super) static TYPE: BufferType = BufferType {
     name: "SPLIT",
@@ -10,7 +11,7 @@ pub(super) static TYPE: BufferType = BufferType {
 };
 
 fn place(request: &Request<'_>) -> Vec<Extent> {
-    let shares = deal(request.n_panels, request.node_threads)
+    let shares = row_shares(request.n_panels, request.node_threads)
         .into_iter()
         .enumerate();
     let extents = shares.map(|(node, panels)| Extent {

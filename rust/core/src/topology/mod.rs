@@ -1,16 +1,33 @@
 //! The machine: nodes, cores, memory and distances, and which CPU each worker is to run on.
 //!
 //! Values only: nothing here pins a thread, allocates node memory or assumes where `/sys` is.
-//! `read` fills a [`Topology`] from a tree of files, `pins` chooses CPUs from it; called by the
-//! engine before anything is loaded, and by `numamirror topology`.
+//! Called by the engine before anything is loaded, and by `numamirror topology`.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `cpu_list` | lists of CPUs as text |
+//! | `read` | a [`Topology`] from a tree of files |
+//! | `page_pools` | large pages, and pages that move by themselves |
+//! | `nodes` | the nodes in use, real or pretended |
+//! | `pins` | which CPU each worker runs on |
+//! | `plan` | workers of both kinds of passes |
+//! | `shares` | who owns which rows, and who works on them |
 
 mod cpu_list;
+mod nodes;
+mod page_pools;
 mod pins;
+mod plan;
 mod read;
+mod shares;
 
 pub use cpu_list::{format_cpu_list, parse_cpu_list};
-pub use pins::{MAX_THREADS, Pin, ThreadPlan, allowed_cpus, deal_threads, plan_pins};
+pub use nodes::{MAX_SIMULATED_NODES, NodeInUse, NodeIndex, NodesInUse};
+pub use page_pools::{PagePool, numa_balancing, page_pools, transparent_page_mode};
+pub use pins::{Pin, active_in_node, allowed_cpus, spread_pins};
+pub use plan::{MAX_THREADS, ThreadPlan};
 pub use read::{NodeMemory, available_memory_bytes, node_memory};
+pub use shares::{OwnedRange, phase_owners, row_shares};
 
 /// The kernel's number of a memory node. Numbers may have gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

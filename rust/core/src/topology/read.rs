@@ -88,7 +88,7 @@ fn read_online(cpu_dir: &Path) -> Result<BTreeSet<CpuId>> {
             let switch = fs::read_to_string(cpu_dir.join(format!("cpu{cpu}/online")));
             switch.map_or(true, |text| text.trim() != "0")
         };
-        numbered(cpu_dir, "cpu")?
+        numbered(cpu_dir, "cpu", "")?
             .into_iter()
             .filter(is_on)
             .map(CpuId)
@@ -102,7 +102,7 @@ fn read_online(cpu_dir: &Path) -> Result<BTreeSet<CpuId>> {
 }
 
 fn read_nodes(node_dir: &Path, online: &BTreeSet<CpuId>) -> Result<Vec<Node>> {
-    let ids = numbered(node_dir, "node")?;
+    let ids = numbered(node_dir, "node", "")?;
     let mut taken = BTreeSet::new();
     let mut nodes = Vec::with_capacity(ids.len());
     for &id in &ids {
@@ -199,8 +199,9 @@ fn read_siblings(cpu_dir: &Path, cpu: CpuId) -> Result<Vec<CpuId>> {
     Ok(Vec::new())
 }
 
-/// Numbers of the directory entries `<prefix><number>`, ascending; empty without the directory.
-fn numbered(dir: &Path, prefix: &str) -> Result<Vec<u32>> {
+/// Numbers of the directory entries `<prefix><number><suffix>`, ascending; empty without the
+/// directory.
+pub(super) fn numbered(dir: &Path, prefix: &str, suffix: &str) -> Result<Vec<u32>> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(source) if source.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -209,9 +210,12 @@ fn numbered(dir: &Path, prefix: &str) -> Result<Vec<u32>> {
     let mut numbers = BTreeSet::new();
     for entry in entries {
         let name = entry.map_err(|source| unreadable(dir, source))?.file_name();
-        let number: Option<u32> = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(prefix)?.parse().ok());
+        let number: Option<u32> = name.to_str().and_then(|name| {
+            name.strip_prefix(prefix)?
+                .strip_suffix(suffix)?
+                .parse()
+                .ok()
+        });
         numbers.extend(number);
     }
     Ok(numbers.into_iter().collect())
@@ -225,7 +229,7 @@ fn read_list(path: &Path) -> Result<Option<Vec<CpuId>>> {
     Ok(Some(cpus))
 }
 
-fn read_text(path: &Path) -> Result<Option<String>> {
+pub(super) fn read_text(path: &Path) -> Result<Option<String>> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
         Err(source) if source.kind() == ErrorKind::NotFound => Ok(None),
@@ -255,7 +259,7 @@ fn unreadable(path: &Path, source: std::io::Error) -> Error {
     }
 }
 
-fn odd(path: &Path, found: &str, expected: &str) -> Error {
+pub(super) fn odd(path: &Path, found: &str, expected: &str) -> Error {
     let path = PathBuf::from(path);
     Error::BadRequest {
         name: path.display().to_string(),

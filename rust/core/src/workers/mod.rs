@@ -22,7 +22,8 @@ use crate::error::{Error, Result};
 use crate::sys;
 use crate::topology::Pin;
 
-pub use self::team::{NodeIndex, Team, WorkerIndex};
+pub use self::team::{Team, WorkerIndex};
+pub use crate::topology::NodeIndex;
 
 /// How often the caller of a run looks up from its sleep.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -50,11 +51,11 @@ impl Workers {
     /// The caller's own affinity and signal mask are left alone.
     ///
     /// # Args
-    /// `pins`: contiguous by node, as [`crate::topology::plan_pins`] gives them.
+    /// `pins`: contiguous by node, as [`crate::topology::ThreadPlan`] has them.
     ///
     /// # Errors
-    /// [`Error::BadRequest`] for no pins or a node in two places; [`Error::System`] when a thread
-    /// can't be started or pinned.
+    /// [`Error::BadRequest`] for no pins, or nodes or turns that are not numbered as there;
+    /// [`Error::System`] when a thread can't be started or pinned.
     pub fn new(pins: &[Pin]) -> Result<Self> {
         let pool = Arc::new(Pool::new(pins)?);
         let mut workers = Self {
@@ -110,7 +111,8 @@ impl Workers {
     /// caller wrote before is visible to the job, and what the job wrote to the caller afterwards.
     ///
     /// # Args
-    /// `n_active`: 1 to [`Self::n_threads`], dealt evenly over the nodes, the first of each.
+    /// `n_active`: 1 to [`Self::n_threads`]: of each node the first ones, as many as
+    /// [`crate::topology::active_in_node`] says.
     /// `job`: called once on each worker; may borrow from the caller.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use super::barrier::{Arrivals, Barrier, Place};
 use super::event::{Event, Padded, Patience};
 use super::team::Team;
 use crate::error::{Error, Result};
-use crate::topology::{Pin, deal_threads};
+use crate::topology::{Pin, active_in_node};
 
 /// Each thread that wakes wakes this many others: 64 threads are awake after three steps.
 const FAN_OUT: usize = 4;
@@ -21,7 +21,7 @@ const FAN_OUT: usize = 4;
 pub(super) struct Seat {
     node: usize,
     index_in_node: usize,
-    /// An earlier thread is bound to the same CPU.
+    /// A thread of an earlier turn is bound to the same CPU.
     shares_cpu: bool,
     /// Waited at between runs.
     pub(super) dispatch: Padded<Event>,
@@ -42,6 +42,8 @@ struct NodeShare {
 /// The numbers are written by the caller between runs; the dispatch events order them.
 #[derive(Debug)]
 pub(super) struct Seats {
+    /// One a seat.
+    pins: Box<[Pin]>,
     all: Box<[Seat]>,
     nodes: Box<[NodeShare]>,
     n_active: AtomicUsize,
@@ -55,8 +57,10 @@ pub(super) struct Seats {
 impl Seats {
     /// Lays the seats out by node; the pins have to be contiguous by node.
     pub(super) fn new(pins: &[Pin]) -> Result<Self> {
-        let (all, nodes) = lay_out(pins)?;
+        check_order(pins)?;
+        let (all, nodes) = lay_out(pins);
         Ok(Self {
+            pins: pins.into(),
             all,
             nodes,
             n_active: AtomicUsize::new(0),
@@ -78,15 +82,16 @@ impl Seats {
         &self.all[seat]
     }
 
-    /// Deals `n_active` workers to the nodes, as [`deal_threads`] says.
+    /// Gives each node its part of `n_active` workers.
     ///
     /// Only while no run is on.
     pub(super) fn share_out(&self, n_active: usize) {
         if self.n_active.load(Relaxed) == n_active {
             return;
         }
-        let seats: Vec<usize> = self.nodes.iter().map(|node| node.n_seats).collect();
-        for (node, n_in_node) in self.nodes.iter().zip(deal_threads(&seats, n_active)) {
+        for node in &self.nodes {
+            let of_node = &self.pins[node.first_seat..node.first_seat + node.n_seats];
+            let n_in_node = active_in_node(of_node, n_active);
             node.n_active.store(n_in_node as u32, Relaxed);
         }
         let (mut first_worker, mut n_active_nodes, mut crowded) = (0, 0, false);
@@ -164,32 +169,55 @@ impl Seats {
     }
 }
 
-/// Seats by node, and the nodes by order of appearance.
+/// Refuses pins that are not contiguous by node, by turn within it, first turns in node order.
+fn check_order(pins: &[Pin]) -> Result<()> {
+    let bad = |found: String, expected: &str| {
+        Err(Error::BadRequest {
+            name: "pins".to_owned(),
+            found,
+            expected: expected.to_owned(),
+        })
+    };
+    if pins.is_empty() {
+        return bad("none".to_owned(), "at least one");
+    }
+    for (node, run) in pins.chunk_by(|a, b| a.node == b.node).enumerate() {
+        let first = run[0];
+        if first.node.0 != node {
+            let found = format!("node {} in place {node}", first.node.0);
+            return bad(found, "nodes numbered in order, each in one place");
+        }
+        if first.turn != node || !run.is_sorted_by(|a, b| a.turn < b.turn) {
+            let found = format!("turns of node {node} out of order");
+            return bad(
+                found,
+                "each node's first turn before any second, then ascending",
+            );
+        }
+    }
+    let mut turns: Vec<usize> = pins.iter().map(|pin| pin.turn).collect();
+    turns.sort_unstable();
+    if turns.iter().enumerate().any(|(turn, &found)| found != turn) {
+        return bad("turns with gaps".to_owned(), "each turn once");
+    }
+    Ok(())
+}
+
+/// Seats by node, and the nodes in order.
 type Layout = (Box<[Seat]>, Box<[NodeShare]>);
 
-fn lay_out(pins: &[Pin]) -> Result<Layout> {
-    let bad = |found: String, expected: &str| Error::BadRequest {
-        name: "pins".to_owned(),
-        found,
-        expected: expected.to_owned(),
-    };
+fn lay_out(pins: &[Pin]) -> Layout {
     let mut seats = Vec::with_capacity(pins.len());
     let mut nodes = Vec::new();
     for run in pins.chunk_by(|a, b| a.node == b.node) {
         let first_seat = seats.len();
-        if pins[..first_seat].iter().any(|pin| pin.node == run[0].node) {
-            return Err(bad(
-                format!("node {} twice", run[0].node.0),
-                "contiguous by node",
-            ));
-        }
         seats.extend(run.iter().enumerate().map(|(index_in_node, pin)| {
             Seat {
                 node: nodes.len(),
                 index_in_node,
-                shares_cpu: pins[..first_seat + index_in_node]
+                shares_cpu: pins
                     .iter()
-                    .any(|earlier| earlier.cpu == pin.cpu),
+                    .any(|other| other.cpu == pin.cpu && other.turn < pin.turn),
                 dispatch: Padded::default(),
             }
         }));
@@ -201,8 +229,5 @@ fn lay_out(pins: &[Pin]) -> Result<Layout> {
             finished: Arrivals::default(),
         });
     }
-    if seats.is_empty() {
-        return Err(bad("none".to_owned(), "at least one"));
-    }
-    Ok((seats.into(), nodes.into()))
+    (seats.into(), nodes.into())
 }

@@ -7,14 +7,11 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::barrier::{Barrier, Place};
+use crate::topology::NodeIndex;
 
 /// Number of a worker among those of a run: contiguous by node, 0 to `n_workers - 1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerIndex(pub usize);
-
-/// Number of a node among those in use, without gaps (not the kernel's id).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeIndex(pub usize);
 
 /// A worker's view of a run. Stays on its thread: jobs get a reference, and it is not `Sync`.
 #[derive(Debug)]

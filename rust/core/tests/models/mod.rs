@@ -20,7 +20,7 @@ use numamirror_core::program::Program;
 use numamirror_core::quant;
 use numamirror_core::state::{CacheType, StateLimits};
 use numamirror_core::sys;
-use numamirror_core::topology::{CpuId, NodeId, Pin};
+use numamirror_core::topology::{CpuId, NodeId, spread_pins};
 use numamirror_core::weights::{Layout, Role};
 use numamirror_core::workers::{Control, Workers};
 use serde_json::{Value, json};
@@ -286,12 +286,9 @@ pub(crate) fn file(bytes: &[u8]) -> WeightFile {
 pub(crate) fn workers(node_sizes: &[usize]) -> Workers {
     let cpus = sys::affinity().unwrap();
     let mut next = cpus.iter().copied().cycle().map(CpuId);
-    let mut pins = Vec::new();
-    for (node, &size) in node_sizes.iter().enumerate() {
-        let node = NodeId(node as u32);
-        pins.extend(next.by_ref().take(size).map(|cpu| Pin { cpu, node }));
-    }
-    Workers::new(&pins).unwrap()
+    let of_node = |&size: &usize| next.by_ref().take(size).collect();
+    let cpus_of_node: Vec<Vec<CpuId>> = node_sizes.iter().map(of_node).collect();
+    Workers::new(&spread_pins(&cpus_of_node)).unwrap()
 }
 
 /// How a program is run.
