@@ -4,6 +4,9 @@
 //! team's counter, between phases all meet at a barrier. Knows no model and no text. The binding
 //! calls it, one call a pass.
 
+#[cfg(test)]
+mod poison;
+
 use std::sync::{Mutex, PoisonError};
 
 use crate::arena::{Arena, ArenaSize, Rows, SlotId};
