@@ -67,7 +67,11 @@ pub(crate) fn memory_needs(
         let weights = layout(&program, &buffers, &node_threads, isa::choose(None)?)?;
         let limits = state_limits(n_ctx, n_parallel, cache_type_k, cache_type_v)?;
         let cache = cache_bytes(program.caches(), &limits);
-        let activations = arena_bytes(program.slots(), n_ubatch, node_threads.len());
+        let activations = arena_bytes(
+            program.slots(),
+            n_ubatch,
+            threads.plan.n_nodes_with_workers(),
+        );
         Ok((weights.node_bytes().to_vec(), cache, activations))
     };
     errors::map(py, needs())
