@@ -87,7 +87,7 @@ def test_sampling_flags_have_the_defaults_and_bounds_of_sampling() -> None:
 
 @pytest.mark.parametrize("flag", flags_of("generate"), ids=lambda flag: flag.long)
 def test_every_name_and_the_variable_set_the_flag(flag: Flag) -> None:
-    samples = ["on", "7", "f32", "0.5", "0-1", '{"a": 1}']
+    samples = ["on", "7", "f32", "mirror", "0.5", "0-1", '{"a": 1}']
     text = next(sample for sample in samples if _accepts(flag, sample))
     spellings = [[name] if flag.kind.is_switch else [name, text] for name in flag.names]
     if not flag.kind.is_switch:

@@ -344,8 +344,8 @@ def run(text: str, path: Path) -> None:
     threads = _core.ThreadPlan(threads=2, simulate_nodes=2)
     buffers = ["SPLIT", "MIRROR", "NODE1"] * len(names)
     buffers = buffers[: len(names)]
-    weights, *rest = _core.memory_needs(text, buffers, threads, 8, 64, 1, "f16", "f16")
-    if sum(weights) + sum(rest) > MOST_BYTES:
+    weights, cache, rest = _core.memory_needs(text, buffers, threads, 8, 64, 1, "f16", "f16")
+    if sum(weights) + sum(cache) + rest > MOST_BYTES:
         return
     engine = _core.Engine(
         text, sources, buffers, threads, n_ubatch=8, n_ctx=64, n_parallel=1, cache_type_k="f16",

@@ -132,8 +132,8 @@ def memory_needs(
     n_parallel: int,
     cache_type_k: str,
     cache_type_v: str,
-) -> tuple[list[int], int, int]:
-    """Bytes of packed weights on each node in use, of the cache and of activations.
+) -> tuple[list[int], list[int], int]:
+    """Bytes of packed weights and of the cache on each node in use, and of activations.
 
     Raises:
         UnsupportedError: There is no such buffer with so many nodes.

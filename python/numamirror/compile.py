@@ -91,7 +91,7 @@ def memory_needs(
         limits.cache_type_k,
         limits.cache_type_v,
     )
-    return MemoryNeeds(tuple(weights), cache, activations)
+    return MemoryNeeds(tuple(weights), tuple(cache), activations)
 
 
 def assign_slots(ops: Sequence[Op], logits: Value) -> tuple[list[tuple[int, Rows]], dict[int, int]]:

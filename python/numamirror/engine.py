@@ -331,7 +331,8 @@ class Model:
             found = ", ".join(f"{100 * count / total:.0f} % on {at}" for at, count in report[2])
             lines.append(
                 f"node {node} ({name}): cpus {cpus or 'none'}, "
-                f"weights {self.needs.weights_bytes[node] / GIB:.2f} GiB"
+                f"weights {self.needs.weights_bytes[node] / GIB:.2f} GiB, "
+                f"cache {self.needs.cache_bytes[node] / GIB:.2f} GiB"
                 + (f", pages {found}" if found else "")
             )
         return lines

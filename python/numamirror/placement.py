@@ -72,26 +72,30 @@ class MemoryNeeds:
 
     Args:
         weights_bytes: Packed weights, on each node in use.
-        cache_bytes: Keys and values.
+        cache_bytes: Keys and values, on each node in use.
         activation_bytes: Activations of a pass.
     """
 
     weights_bytes: tuple[int, ...]
-    cache_bytes: int
+    cache_bytes: tuple[int, ...]
     activation_bytes: int
 
     @property
     def total_bytes(self) -> int:
         """All of it."""
-        return sum(self.weights_bytes) + self.cache_bytes + self.activation_bytes
+        return sum(self.weights_bytes) + sum(self.cache_bytes) + self.activation_bytes
 
     def describe(self) -> str:
         """Each part in GiB, for `plan --show memory` and for messages."""
-        weights = " + ".join(f"{n_bytes / GIB:.2f}" for n_bytes in self.weights_bytes)
         return (
-            f"{self.total_bytes / GIB:.2f} GiB: weights {weights}, "
-            f"cache {self.cache_bytes / GIB:.2f}, activations {self.activation_bytes / GIB:.2f}"
+            f"{self.total_bytes / GIB:.2f} GiB: weights {_sum_in_gib(self.weights_bytes)}, "
+            f"cache {_sum_in_gib(self.cache_bytes)}, "
+            f"activations {self.activation_bytes / GIB:.2f}"
         )
+
+
+def _sum_in_gib(node_bytes: tuple[int, ...]) -> str:
+    return " + ".join(f"{n_bytes / GIB:.2f}" for n_bytes in node_bytes)
 
 
 def place(plan: Plan, numa: str, rules: Sequence[Rule]) -> Placement:

@@ -392,7 +392,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "override-tensor",
-        "PATTERN=BUFFER rules for tensors by name, first match wins; see docs/override-tensor.md",
+        "rules PATTERN=BUFFER for tensors by name, first match wins; see docs/override-tensor.md",
         group="placement",
         commands=_WITH_LOAD,
         kind=values.TEXT,

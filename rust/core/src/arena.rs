@@ -1,190 +1,106 @@
 //! Activations of a forward pass: slots of f32 rows, and who may write which part of them.
 //!
 //! A slot is `f32[n_rows, width]`, row-major; its memory is reused by the program's compiler, not
-//! here. Ops never see a pointer: a phase cuts the slot it writes into a [`Grid`] of tiles, each
-//! worker claims tiles from the team's counter, and a [`Tile`] is the exclusive right to its
-//! rectangle. Knows no op; `exec` drives it, ops fill tiles.
+//! here. Beside slots lie their 8-bit copies, and partial results that an op leaves from one of
+//! its phases to the next. Ops never see a pointer: a phase cuts what it writes into a [`Grid`] of
+//! tiles, each worker claims tiles from the team's counter, and a [`Tile`] is the exclusive right to
+//! its rectangle. Knows no op; `exec` drives it, ops fill tiles.
 #![expect(
     unsafe_code,
     reason = "hands out disjoint rectangles of one mapping to several workers"
 )]
 
-use std::ops::Range;
+mod grid;
+mod layout;
 
-use serde::Deserialize;
+use std::ops::Range;
 
 use crate::error::Result;
 use crate::isa::vector::VectorOps;
-use crate::memory::{Mapping, round_up};
+use crate::memory::Mapping;
 use crate::packed::{Activations, OutTile, Q8_BLOCK_ELEMS, Q8Activations};
 use crate::weights::MatrixRef;
 use crate::workers::{NodeIndex, Team};
 
-/// One slot, by index in the program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
-#[serde(transparent)]
-pub struct SlotId(pub u32);
+pub use grid::{Area, Deal, Grid};
+pub use layout::{ArenaSize, Rows, SlotId, SlotSpec, arena_bytes};
+use layout::{Layout, Place};
 
-/// Which rows of the pass a slot has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Rows {
-    /// One for each token of the pass.
-    Tokens,
-    /// One for each token whose logits are asked for.
-    Outputs,
-}
-
-/// Shape of one slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SlotSpec {
-    /// Values a row.
-    pub width: u32,
-    /// Which rows it has.
-    pub rows: Rows,
-}
-
-/// Memory for all slots and for activations quantized to 8 bits.
+/// Memory for all slots, for activations quantized to 8 bits and for partial results.
 #[derive(Debug)]
 pub struct Arena {
     memory: Mapping,
-    slots: Vec<Place>,
-    max_rows: usize,
-    /// One a node.
-    quantized: Vec<QuantizedPlace>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    offset: usize,
-    width: usize,
-}
-
-/// Byte offsets of the quantized activations' three arrays.
-#[derive(Debug, Clone, Copy)]
-struct QuantizedPlace {
-    q: usize,
-    scale: usize,
-    sum: usize,
-}
-
-/// Bytes, where each slot starts, and the quantized activations of each node.
-type Layout = (usize, Vec<Place>, Vec<QuantizedPlace>);
-
-/// Lays an arena out; `usize::MAX` bytes when it is larger than any
-/// memory.
-fn layout(slots: &[SlotSpec], max_rows: usize, n_nodes: usize) -> Layout {
-    let mut end = 0;
-    let mut take = |bytes: usize| {
-        let offset = end;
-        end = round_up(bytes, 64).saturating_add(end);
-        offset
-    };
-    let places = slots.iter().map(|slot| Place {
-        offset: take(max_rows.saturating_mul(slot.width as usize * size_of::<f32>())),
-        width: slot.width as usize,
-    });
-    let places = places.collect();
-    let widest = slots
-        .iter()
-        .map(|slot| slot.width as usize)
-        .max()
-        .unwrap_or(0);
-    let n_blocks = max_rows.saturating_mul(widest.div_ceil(Q8_BLOCK_ELEMS));
-    let quantized = (0..n_nodes).map(|_| QuantizedPlace {
-        q: take(n_blocks.saturating_mul(Q8_BLOCK_ELEMS)),
-        scale: take(n_blocks.saturating_mul(size_of::<f32>())),
-        sum: take(n_blocks.saturating_mul(size_of::<i32>())),
-    });
-    let quantized = quantized.collect();
-    (end, places, quantized)
-}
-
-/// Bytes that the arena of a program takes, without making one; `usize::MAX` for more than that.
-#[must_use]
-pub fn arena_bytes(slots: &[SlotSpec], max_rows: usize, n_nodes: usize) -> usize {
-    layout(slots, max_rows, n_nodes).0
-}
-
-/// Whose the tiles of a phase are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Deal {
-    /// Everybody's: dealt to nodes by their workers.
-    All,
-    /// Each node has tiles of its own.
-    Node,
-}
-
-/// How a phase cuts one slot: tiles of `row_step` × `col_step`, row by row of tiles.
-#[derive(Debug, Clone)]
-pub struct Grid {
-    /// The slot that the tiles cover.
-    pub slot: SlotId,
-    /// Rows that the slot has in this pass.
-    pub n_rows: usize,
-    /// Columns that it covers.
-    pub cols: Range<usize>,
-    /// Rows a tile.
-    pub row_step: usize,
-    /// Columns a tile.
-    pub col_step: usize,
-}
-
-impl Grid {
-    fn n_across(&self) -> usize {
-        self.cols.len().div_ceil(self.col_step)
-    }
-
-    fn n_tiles(&self) -> usize {
-        self.n_rows.div_ceil(self.row_step) * self.n_across()
-    }
+    layout: Layout,
+    size: ArenaSize,
 }
 
 impl Arena {
-    /// Memory for `slots` with up to `max_rows` rows each, and for activations quantized on each
-    /// of `n_nodes` nodes.
-    pub fn new(slots: &[SlotSpec], max_rows: usize, n_nodes: usize) -> Result<Self> {
-        let (bytes, slots, quantized) = layout(slots, max_rows, n_nodes);
-        let memory = Mapping::new("activations", bytes.max(1))?;
+    /// Memory for `slots` and what else `size` asks for.
+    pub fn new(slots: &[SlotSpec], size: ArenaSize) -> Result<Self> {
+        let layout = Layout::new(slots, &size);
+        let memory = Mapping::new("activations", layout.n_bytes.max(1))?;
         Ok(Self {
             memory,
-            slots,
-            max_rows,
-            quantized,
+            layout,
+            size,
         })
     }
 
     /// Rows a slot can hold.
     #[must_use]
     pub fn max_rows(&self) -> usize {
-        self.max_rows
+        self.size.max_rows
+    }
+
+    /// Values of partial results that there is memory for.
+    pub(crate) fn partial_elems(&self) -> usize {
+        self.size.partial_elems
     }
 
     /// Values a row of the slot.
     #[must_use]
     pub fn width(&self, slot: SlotId) -> usize {
-        self.slots[slot.0 as usize].width
+        self.layout.slots[slot.0 as usize].width
     }
 
     /// Rows of a slot, `f32[rows.len(), width]`.
-    ///
-    /// Sound because a verified op never reads a slot that it writes, and ops are apart by a
-    /// barrier: no tile of this slot lives while the result does.
     pub(crate) fn rows(&self, slot: SlotId, rows: Range<usize>) -> &[f32] {
-        let place = self.slots[slot.0 as usize];
-        let pointer = self.at::<f32>(place.offset, self.max_rows * place.width);
+        self.area_rows(Area::Slot(slot), rows)
+    }
+
+    /// One row of partial results, `f32[width]`, as the last phase left it.
+    pub(crate) fn partial_row(&self, width: usize, row: usize) -> &[f32] {
+        self.area_rows(Area::Partials { width }, row..row + 1)
+    }
+
+    /// Sound because a verified op never reads a slot that it writes, no phase both reads and
+    /// writes partial results, and phases are apart by a barrier: no tile of this area lives while
+    /// the result does.
+    fn area_rows(&self, area: Area, rows: Range<usize>) -> &[f32] {
+        let (place, n_rows) = self.place(area);
+        let pointer = self.at::<f32>(place.offset, n_rows * place.width);
         assert!(
-            rows.start <= rows.end && rows.end <= self.max_rows,
-            "rows outside their slot"
+            rows.start <= rows.end && rows.end <= n_rows,
+            "rows outside their area"
         );
-        // SAFETY: inside the slot (asserted), which `layout` put inside the mapping, 64-byte
+        // SAFETY: inside the area (asserted), which `Layout` put inside the mapping, 64-byte
         // aligned; no writer, as said above.
         unsafe {
             std::slice::from_raw_parts(
                 pointer.add(rows.start * place.width),
                 rows.len() * place.width,
             )
+        }
+    }
+
+    /// Where an area lies, and how many rows it has.
+    fn place(&self, area: Area) -> (Place, usize) {
+        match area {
+            Area::Slot(slot) => (self.layout.slots[slot.0 as usize], self.size.max_rows),
+            Area::Partials { width } => {
+                let offset = self.layout.partials;
+                (Place { offset, width }, self.size.partial_elems / width)
+            }
         }
     }
 
@@ -198,17 +114,17 @@ impl Arena {
         &self,
         team: &Team<'_>,
         deal: Deal,
-        n_grids: usize,
+        grids: Range<usize>,
         grid: impl Fn(usize) -> Grid,
         mut fill: impl FnMut(usize, &mut Tile<'_>),
     ) {
-        let total = (0..n_grids).map(|i| grid(i).n_tiles()).sum();
+        let total = grids.clone().map(|i| grid(i).n_tiles()).sum();
         let claim = || match deal {
             Deal::All => team.next_item(total),
             Deal::Node => team.next_chunk(total),
         };
         while let Some(mut item) = claim() {
-            let mut index = 0;
+            let mut index = grids.start;
             let mut cut = grid(index);
             while item >= cut.n_tiles() {
                 item -= cut.n_tiles();
@@ -232,14 +148,13 @@ impl Arena {
         owner: impl Fn(usize) -> NodeIndex,
         mut fill: impl FnMut(&mut Tile<'_>),
     ) {
-        let cols = 0..self.width(slot);
-        let col_step = cols.len();
+        let width = self.width(slot);
         let rows = Grid {
-            slot,
-            n_rows,
-            cols,
+            area: Area::Slot(slot),
+            rows: 0..n_rows,
+            cols: 0..width,
             row_step: 1,
-            col_step,
+            col_step: width,
         };
         while let Some(row) = team.next_chunk(n_rows) {
             if owner(row) == team.node() {
@@ -250,22 +165,23 @@ impl Arena {
 
     /// The `item`-th tile of a grid.
     ///
-    /// Exclusive by construction: tiles of one grid do not overlap, the slots of a phase's grids
-    /// differ or their columns do (an op's written slots are distinct, `program.rs`; panels of a
-    /// matrix are dealt to nodes once, `MatrixRef::work`), and each item is claimed once a phase.
+    /// Exclusive by construction: tiles of one grid do not overlap (`Grid::cut`), and each item is
+    /// claimed once a phase. Of a phase's grids the slots differ or their columns do (an op's
+    /// written slots are distinct, `program.rs`; panels of a matrix are dealt to nodes once,
+    /// `MatrixRef::work`), or the rows of partial results do (chunks are dealt to nodes once,
+    /// `Team::homes`, and have rows of their own, `ops/attention/span.rs`).
     fn tile(&self, grid: &Grid, item: usize) -> Tile<'_> {
-        let place = self.slots[grid.slot.0 as usize];
+        let (place, n_rows) = self.place(grid.area);
         assert!(
-            grid.n_rows <= self.max_rows && grid.cols.end <= place.width,
-            "grid outside its slot"
+            grid.rows.end <= n_rows && grid.cols.end <= place.width,
+            "grid outside its area"
         );
-        let first_row = item / grid.n_across() * grid.row_step;
-        let first_col = grid.cols.start + item % grid.n_across() * grid.col_step;
+        let (rows, cols) = grid.cut(item);
         Tile {
-            pointer: self.at::<f32>(place.offset, self.max_rows * place.width),
+            pointer: self.at::<f32>(place.offset, n_rows * place.width),
             width: place.width,
-            rows: first_row..(first_row + grid.row_step).min(grid.n_rows),
-            cols: first_col..(first_col + grid.col_step).min(grid.cols.end),
+            rows,
+            cols,
             _arena: std::marker::PhantomData,
         }
     }
@@ -281,11 +197,11 @@ impl Arena {
     ) {
         let width = self.width(slot);
         let n_blocks = width / Q8_BLOCK_ELEMS;
-        let place = self.quantized[team.node().0];
+        let place = self.layout.quantized[team.node().0];
         while let Some(row) = team.next_chunk(n_rows) {
-            // SAFETY: each row is claimed by one worker of the node a phase, rows do not overlap, and
-            // each node has its own arrays; the three arrays were laid out for `max_rows` rows of the widest slot; nothing reads
-            // them in this phase.
+            // SAFETY: each row is claimed by one worker of the node a phase, rows do not overlap,
+            // and each node has its own arrays; the three arrays were laid out for `max_rows` rows
+            // of the widest slot; nothing reads them in this phase.
             let (q, scale, sum) = unsafe {
                 (
                     self.row_mut::<i8>(place.q, row, width),
@@ -305,7 +221,7 @@ impl Arena {
         width: usize,
     ) -> Q8Activations<'_> {
         let n_blocks = width / Q8_BLOCK_ELEMS;
-        let place = self.quantized[node.0];
+        let place = self.layout.quantized[node.0];
         Q8Activations {
             q: self.array(place.q, rows.start * width, rows.len() * width),
             scale: self.array(place.scale, rows.start * n_blocks, rows.len() * n_blocks),
@@ -315,7 +231,7 @@ impl Arena {
 
     fn array<T: Plain>(&self, offset: usize, start: usize, len: usize) -> &[T] {
         let pointer = self.at::<T>(offset, start + len);
-        // SAFETY: inside the mapping (`at`), aligned by `layout`; written only by `quantize`, in
+        // SAFETY: inside the mapping (`at`), aligned by `Layout`; written only by `quantize`, in
         // a phase of its own.
         unsafe { std::slice::from_raw_parts(pointer.add(start), len) }
     }
@@ -328,7 +244,7 @@ impl Arena {
     )]
     unsafe fn row_mut<T: Plain>(&self, offset: usize, row: usize, len: usize) -> &mut [T] {
         let pointer = self.at::<T>(offset, (row + 1) * len);
-        // SAFETY: inside the mapping (`at`), aligned by `layout`, exclusive by contract.
+        // SAFETY: inside the mapping (`at`), aligned by `Layout`, exclusive by contract.
         unsafe { std::slice::from_raw_parts_mut(pointer.add(row * len), len) }
     }
 
@@ -348,7 +264,7 @@ impl Plain for i8 {}
 impl Plain for i32 {}
 impl Plain for f32 {}
 
-/// The exclusive right to one rectangle of a slot, for one worker in one phase.
+/// The exclusive right to one rectangle of an area, for one worker in one phase.
 #[derive(Debug)]
 pub struct Tile<'a> {
     pointer: *mut f32,
@@ -359,13 +275,13 @@ pub struct Tile<'a> {
 }
 
 impl Tile<'_> {
-    /// Rows of the slot that the tile covers.
+    /// Rows of the area that the tile covers.
     #[must_use]
     pub fn rows(&self) -> Range<usize> {
         self.rows.clone()
     }
 
-    /// Columns of the slot that the tile covers.
+    /// Columns of the area that the tile covers.
     #[must_use]
     pub fn cols(&self) -> Range<usize> {
         self.cols.clone()
@@ -377,7 +293,7 @@ impl Tile<'_> {
     /// If the row is not one of [`Tile::rows`].
     pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
         assert!(self.rows.contains(&row), "row outside the tile");
-        // SAFETY: row and columns lie in the tile, the tile in its slot (`Arena::tile`), and
+        // SAFETY: row and columns lie in the tile, the tile in its area (`Arena::tile`), and
         // tiles do not overlap.
         unsafe {
             let start = self.pointer.add(row * self.width + self.cols.start);

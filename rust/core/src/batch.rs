@@ -2,11 +2,24 @@
 //!
 //! A caller may mix sequences as it likes; the engine works on rows sorted by sequence and
 //! position. Holds that order, the cache blocks that the pass writes, and which rows' logits are
-//! wanted. Knows neither weights nor ops; `state.rs` fills it, ops read it.
+//! wanted. Knows neither weights nor ops; `state` fills it, ops read it.
 
-/// One block of the cache's pool.
+use crate::workers::NodeIndex;
+
+/// One block of the cache: of which node's pool, and which of that pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BlockId(pub(crate) u32);
+pub struct BlockId {
+    pub(crate) node: NodeIndex,
+    pub(crate) index: u32,
+}
+
+impl BlockId {
+    /// The node whose memory it lies in.
+    #[must_use]
+    pub fn node(self) -> NodeIndex {
+        self.node
+    }
+}
 
 /// One token of a forward pass, as the caller gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +68,8 @@ pub struct Batch {
     pub(crate) rows: Vec<Row>,
     /// The rows again, by the block they are stored in.
     pub(crate) runs: Vec<Run>,
+    /// By node: the runs, by index, whose blocks lie there.
+    pub(crate) runs_on: Vec<Vec<usize>>,
     /// Rows whose logits are wanted, in the order in which the caller named them.
     pub(crate) outputs: Vec<usize>,
 }
@@ -64,6 +79,7 @@ impl Batch {
         Self {
             rows: Vec::with_capacity(max_rows),
             runs: Vec::with_capacity(max_rows),
+            runs_on: Vec::new(),
             outputs: Vec::with_capacity(max_rows),
         }
     }
@@ -86,9 +102,20 @@ impl Batch {
         &self.outputs
     }
 
+    /// Adds a run to those of all and to those of its node.
+    pub(crate) fn push_run(&mut self, run: Run) {
+        let node = run.block.node.0;
+        if self.runs_on.len() <= node {
+            self.runs_on.resize_with(node + 1, Vec::new);
+        }
+        self.runs_on[node].push(self.runs.len());
+        self.runs.push(run);
+    }
+
     pub(crate) fn clear(&mut self) {
         self.rows.clear();
         self.runs.clear();
+        self.runs_on.iter_mut().for_each(Vec::clear);
         self.outputs.clear();
     }
 }

@@ -90,6 +90,15 @@ impl Program {
         tables.min().unwrap_or(0)
     }
 
+    /// Values of partial results that its ops leave at a time, in passes of up to `max_rows` tokens
+    /// and sequences of up to `n_ctx` positions.
+    #[must_use]
+    pub fn partial_elems(&self, max_rows: usize, n_ctx: usize) -> usize {
+        let ops = self.steps.iter().map(|step| step.op.as_op());
+        let elems = ops.map(|op| op.partial_elems(max_rows, n_ctx));
+        elems.max().unwrap_or(0)
+    }
+
     pub(crate) fn shapes(&self) -> Shapes<'_> {
         Shapes {
             tensors: &self.tensors,

@@ -265,6 +265,9 @@ fn add_part(entry: &mut Entry, extent: &Extent, mirrored: &mut usize, nodes: &mu
 pub struct Weights {
     arenas: NodeArenas,
     layout: Layout,
+    /// What workers find, when it is not empty, in place of a panel at home on another node.
+    #[cfg(test)]
+    remote: Vec<u8>,
 }
 
 impl Weights {
@@ -278,7 +281,12 @@ impl Weights {
                 && arenas.n_nodes() == layout.node_bytes.len(),
             "weights outside their arenas"
         );
-        Self { arenas, layout }
+        Self {
+            arenas,
+            layout,
+            #[cfg(test)]
+            remote: Vec::new(),
+        }
     }
 
     /// Places of the tensors.
@@ -326,6 +334,28 @@ impl Weights {
             let start = self.arenas.at(node, range.start);
             std::slice::from_raw_parts(start.as_ptr(), range.len())
         }
+    }
+}
+
+/// What tests of who reads what do to loaded weights.
+#[cfg(test)]
+impl Weights {
+    /// Overwrites what `node` has of a tensor: its copy, or its rows.
+    pub(crate) fn overwrite(&mut self, node: NodeIndex, id: TensorId, byte: u8) {
+        let entry = &self.layout.entries[id.0 as usize];
+        let mut arenas = self.arenas.as_mut_slices();
+        let here = [Home::EveryNode, Home::Node(node.0)];
+        for part in entry.parts.iter().filter(|part| here.contains(&part.home)) {
+            let n_bytes = part.panels.len() * entry.panel_bytes;
+            arenas[node.0][part.offset..part.offset + n_bytes].fill(byte);
+        }
+    }
+
+    /// Makes every byte that a worker reads in another node's memory this one; `None` ends it.
+    pub(crate) fn replace_remote(&mut self, byte: Option<u8>) {
+        let largest = self.layout.entries.iter().map(|entry| entry.panel_bytes);
+        let n_bytes = largest.max().unwrap_or(0);
+        self.remote = byte.map_or_else(Vec::new, |byte| vec![byte; n_bytes]);
     }
 }
 
@@ -441,9 +471,14 @@ impl MatrixRef<'_> {
 
     fn panel(&self, panel: usize) -> &[u8] {
         let part = self.part_of(panel);
+        let node = part.seen_from(self.node);
+        #[cfg(test)]
+        if node != self.node && !self.weights.remote.is_empty() {
+            return &self.weights.remote[..self.entry.panel_bytes];
+        }
         let start = part.offset + (panel - part.panels.start) * self.entry.panel_bytes;
         let range = start..start + self.entry.panel_bytes;
-        self.weights.bytes(part.seen_from(self.node), range)
+        self.weights.bytes(node, range)
     }
 
     /// One row's exact values into `out`, `f32[n_cols]`.

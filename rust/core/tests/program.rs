@@ -8,6 +8,7 @@ use numamirror_core::error::Error;
 use numamirror_core::isa;
 use numamirror_core::program::Program;
 use numamirror_core::weights::Layout;
+use numamirror_core::workers::Control;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -259,9 +260,21 @@ fn huge_but_valid_programs_are_answered_with_out_of_memory() {
         k_type: how.cache,
         v_type: how.cache,
     };
-    let cache = numamirror_core::state::BlockCache::new(program.caches(), &limits).unwrap_err();
-    assert!(matches!(cache, Error::OutOfMemory { .. }), "{cache}");
-    let arena = numamirror_core::arena::Arena::new(program.slots(), usize::MAX, 1).unwrap_err();
+    let cache = numamirror_core::state::BlockCache::new(
+        program.caches(),
+        &limits,
+        &models::anywhere(1),
+        &models::workers(&[1]),
+        &mut || Control::Continue,
+    );
+    let cache = cache.unwrap_err();
+    assert!(matches!(cache, Error::MemoryLimit { .. }), "{cache}");
+    let size = numamirror_core::arena::ArenaSize {
+        max_rows: usize::MAX,
+        n_nodes: 1,
+        partial_elems: usize::MAX,
+    };
+    let arena = numamirror_core::arena::Arena::new(program.slots(), size).unwrap_err();
     assert!(matches!(arena, Error::OutOfMemory { .. }), "{arena}");
 }
 

@@ -29,7 +29,25 @@ const SPEC: CacheSpec = CacheSpec {
 };
 
 fn state(n_ctx: usize, n_parallel: usize) -> Sequences {
-    Sequences::new(&limits(n_ctx, n_parallel)).unwrap()
+    on_nodes(n_ctx, n_parallel, 1)
+}
+
+fn on_nodes(n_ctx: usize, n_parallel: usize, n_nodes: usize) -> Sequences {
+    Sequences::new(&limits(n_ctx, n_parallel), n_nodes).unwrap()
+}
+
+/// The node that a position's block lies on.
+fn home(position: usize, n_nodes: usize) -> usize {
+    position / 1024 % n_nodes
+}
+
+/// Blocks on each node of sequences of these lengths, counted one by one.
+fn blocks_by_node(lengths: impl Iterator<Item = usize>, n_nodes: usize) -> Vec<usize> {
+    let mut blocks = vec![0; n_nodes];
+    for position in lengths.flat_map(|length| (0..length).step_by(BLOCK)) {
+        blocks[home(position, n_nodes)] += 1;
+    }
+    blocks
 }
 
 /// Items of one sequence from `first` to `end`.
@@ -81,7 +99,14 @@ fn room(error: &Error) -> (usize, usize) {
 #[test]
 fn bytes_are_those_of_whole_blocks() {
     let block = 2 * (2 * 8 * BLOCK * 2 + 2 * 3 * BLOCK * 4);
-    assert_eq!(cache_bytes(&[SPEC, SPEC], &limits(65, 3)), 2 * 3 * block);
+    assert_eq!(
+        cache_bytes(&[SPEC, SPEC], &limits(65, 3), 1),
+        [2 * 3 * block]
+    );
+    // 17 + 1 blocks a sequence: a chunk on one node, the rest on the other.
+    let (one, two) = (3 * 16 * block, 3 * 2 * block);
+    let bytes = cache_bytes(&[SPEC, SPEC], &limits(1024 + 65, 3), 3);
+    assert_eq!(bytes, [one, two, 0]);
 }
 
 #[test]
@@ -93,7 +118,7 @@ fn contexts_of_nothing_and_of_too_much_are_refused() {
         (64, usize::MAX),
         (usize::MAX, 2),
     ] {
-        let error = Sequences::new(&limits(n_ctx, n_parallel)).unwrap_err();
+        let error = Sequences::new(&limits(n_ctx, n_parallel), 1).unwrap_err();
         assert!(matches!(error, Error::BadRequest { .. }), "{error}");
     }
 }
@@ -250,6 +275,49 @@ fn many_sequences_share_the_pool() {
     admit(&mut state, &span(1, 0, 64)).unwrap();
 }
 
+#[test]
+fn as_many_sequences_as_promised_fit_whatever_the_nodes_and_then_nothing() {
+    for n_nodes in 1..=5 {
+        for n_ctx in [1, 64, 1000, 1024, 1025, 3000, 5 * 1024 + 70] {
+            let n_parallel = 3;
+            let mut state = on_nodes(n_ctx, n_parallel, n_nodes);
+            // They grow in turn, by steps of their own.
+            let mut ends = [0; 3];
+            while ends.iter().any(|&end| end < n_ctx) {
+                for (sequence, end) in ends.iter_mut().enumerate() {
+                    let next = (*end + 300 + 250 * sequence).min(n_ctx);
+                    if next > *end {
+                        admit(&mut state, &span(sequence as u32, *end, next)).unwrap();
+                    }
+                    *end = next;
+                }
+            }
+            for sequence in 0..n_parallel {
+                let blocks = state.blocks(sequence);
+                assert_eq!(blocks.len(), n_ctx.div_ceil(BLOCK));
+                for (i, block) in blocks.iter().enumerate() {
+                    assert_eq!(block.node().0, home(i * BLOCK, n_nodes));
+                }
+            }
+            let error = admit(&mut state, &span(9, 0, 1)).unwrap_err();
+            assert_eq!(room(&error), (64, 0), "{n_nodes} nodes, {n_ctx} positions");
+        }
+    }
+}
+
+#[test]
+fn a_full_node_is_told_with_its_own_numbers() {
+    let mut state = on_nodes(4096, 1, 2);
+    admit(&mut state, &span(0, 0, 1024 + 64)).unwrap();
+    // Node 0 has 16 blocks left, node 1 has 31.
+    let error = admit(&mut state, &[span(1, 0, 1025), span(2, 0, 1)].concat()).unwrap_err();
+    assert_eq!(room(&error), (1024 + 64, 1024));
+    admit(&mut state, &span(1, 0, 2048)).unwrap();
+    let error = admit(&mut state, &span(0, 1024 + 64, 2049)).unwrap_err();
+    assert_eq!(room(&error), (64, 0));
+    admit(&mut state, &span(0, 1024 + 64, 2048)).unwrap();
+}
+
 #[derive(Debug, Clone)]
 enum Action {
     /// (sequence, positions before the end at which to start, tokens).
@@ -261,8 +329,8 @@ enum Action {
 fn action() -> impl Strategy<Value = Action> {
     let group = (
         0..6_u32,
-        prop_oneof![3 => Just(0), 1 => 0..150_usize],
-        1..150_usize,
+        prop_oneof![6 => Just(0), 2 => 0..150_usize, 1 => 0..2000_usize],
+        prop_oneof![3 => 1..150_usize, 1 => 900..1200_usize],
     );
     prop_oneof![
         6 => prop::collection::vec(group, 1..4).prop_map(Action::Admit),
@@ -271,16 +339,17 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-const N_CTX: usize = 200;
-const POOL: usize = 12;
+const N_CTX: usize = 2200;
 
 proptest! {
     /// A map of lengths predicts every answer.
     #[test]
     fn states_are_as_simple_as_a_map_of_lengths(
-        actions in prop::collection::vec(action(), 1..40)
+        actions in prop::collection::vec(action(), 1..40),
+        n_nodes in 1..5_usize,
     ) {
-        let mut state = state(N_CTX, 3);
+        let mut state = on_nodes(N_CTX, 3, n_nodes);
+        let pools = blocks_by_node([N_CTX; 3].into_iter(), n_nodes);
         let mut lengths: HashMap<u32, usize> = HashMap::new();
         let mut last: Option<(Batch, Vec<(u32, usize)>)> = None;
         for action in actions {
@@ -297,8 +366,9 @@ proptest! {
                         after.insert(sequence, first + n_tokens);
                         starts.push((sequence, first));
                     }
-                    let n_blocks: usize = after.values().map(|n| n.div_ceil(BLOCK)).sum();
-                    let fits = after.values().all(|&n| n <= N_CTX) && n_blocks <= POOL;
+                    let blocks = blocks_by_node(after.values().copied(), n_nodes);
+                    let fits = after.values().all(|&n| n <= N_CTX)
+                        && blocks.iter().zip(&pools).all(|(blocks, pool)| blocks <= pool);
                     let answer = admit(&mut state, &batch);
                     prop_assert_eq!(answer.is_ok(), fits, "{:?}", answer);
                     if let Ok(batch) = answer {

@@ -125,7 +125,7 @@ impl Engine {
                 poll()
             };
             let weights = load(layout, &memory, &files, &sources, &workers, &mut advance)?;
-            Executor::new(program, weights, workers, isa, options)
+            Executor::new(program, weights, workers, isa, options, &memory, poll)
         })?;
         Ok(Self {
             n_vocab: executor.program().n_vocab(),

@@ -4,7 +4,7 @@
     reason = "arguments from Python arrive owned"
 )]
 
-use numamirror_core::arena::arena_bytes;
+use numamirror_core::arena::{ArenaSize, arena_bytes};
 use numamirror_core::buffer::{self, Buffer};
 use numamirror_core::error::{Error, Result};
 use numamirror_core::isa;
@@ -60,18 +60,22 @@ pub(crate) fn memory_needs(
     n_parallel: usize,
     cache_type_k: &str,
     cache_type_v: &str,
-) -> PyResult<(Vec<usize>, usize, usize)> {
+) -> PyResult<(Vec<usize>, Vec<usize>, usize)> {
     let needs = || {
         let program = Program::from_json(program)?;
         let node_threads = threads.plan.node_threads();
         let weights = layout(&program, &buffers, &node_threads, isa::choose(None)?)?;
         let limits = state_limits(n_ctx, n_parallel, cache_type_k, cache_type_v)?;
-        let cache = cache_bytes(program.caches(), &limits);
-        let activations = arena_bytes(
-            program.slots(),
-            n_ubatch,
-            threads.plan.n_nodes_with_workers(),
-        );
+        // Cache and activations are dealt to workers: nodes without any have weights alone.
+        let n_nodes = threads.plan.n_nodes_with_workers();
+        let mut cache = cache_bytes(program.caches(), &limits, n_nodes);
+        cache.resize(node_threads.len(), 0);
+        let size = ArenaSize {
+            max_rows: n_ubatch,
+            n_nodes,
+            partial_elems: program.partial_elems(n_ubatch, n_ctx),
+        };
+        let activations = arena_bytes(program.slots(), &size);
         Ok((weights.node_bytes().to_vec(), cache, activations))
     };
     errors::map(py, needs())

@@ -4,12 +4,16 @@
 //! team's counter, between phases all meet at a barrier. Knows no model and no text. The binding
 //! calls it, one call a pass.
 
+#[cfg(test)]
+mod poison;
+
 use std::sync::{Mutex, PoisonError};
 
-use crate::arena::{Arena, Rows, SlotId};
+use crate::arena::{Arena, ArenaSize, Rows, SlotId};
 use crate::batch::{Batch, BatchItem};
 use crate::error::{Error, Result};
 use crate::isa::Isa;
+use crate::load::Memory;
 use crate::ops::operand::Use;
 use crate::ops::{AnyOp, Op, Pass, Phase};
 use crate::program::{Program, Step};
@@ -52,19 +56,30 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Puts the parts together and reserves memory for activations and cache.
+    /// Puts the parts together and gets memory for activations and cache.
+    ///
+    /// # Args
+    /// `memory`: that of the weights; the cache gets the like. `poll` may stop its first touch.
     ///
     /// # Errors
-    /// [`Error::BadRequest`] for options out of range or weights of another program;
-    /// [`Error::OutOfMemory`].
+    /// [`Error::BadRequest`] for options out of range, weights of another program or of other
+    /// nodes; [`Error::Interrupted`]; [`Error::OutOfMemory`] and what else arenas can meet with.
     pub fn new(
         program: Program,
         weights: Weights,
         workers: Workers,
         isa: &'static Isa,
         options: ExecOptions,
+        memory: &Memory<'_>,
+        poll: &mut dyn FnMut() -> Control,
     ) -> Result<Self> {
         check_parts(&program, &weights, &workers, &options)?;
+        check_nodes(&weights, memory, &workers)?;
+        let size = ArenaSize {
+            max_rows: options.max_rows,
+            n_nodes: workers.n_nodes(),
+            partial_elems: program.partial_elems(options.max_rows, options.state.n_ctx),
+        };
         let shapes = program.shapes();
         let scratch_elems = program
             .steps
@@ -73,9 +88,9 @@ impl Executor {
             .max();
         let scratch_elems = scratch_elems.unwrap_or(0);
         Ok(Self {
-            sequences: Sequences::new(&options.state)?,
-            cache: BlockCache::new(&program.caches, &options.state)?,
-            arena: Arena::new(&program.slots, options.max_rows, workers.n_nodes())?,
+            sequences: Sequences::new(&options.state, workers.n_nodes())?,
+            cache: BlockCache::new(&program.caches, &options.state, memory, &workers, poll)?,
+            arena: Arena::new(&program.slots, size)?,
             rows: program.slots.iter().map(|slot| slot.rows).collect(),
             scratch: (0..workers.n_threads())
                 .map(|_| Mutex::new(vec![0.0; scratch_elems]))
@@ -104,6 +119,12 @@ impl Executor {
     #[must_use]
     pub fn weights(&self) -> &Weights {
         &self.weights
+    }
+
+    /// Keys and values.
+    #[must_use]
+    pub fn cache(&self) -> &BlockCache {
+        &self.cache
     }
 
     /// The program.
@@ -232,6 +253,15 @@ fn check_parts(
     Ok(())
 }
 
+/// Checks that the workers' nodes have weights and memory; there may be nodes without workers.
+fn check_nodes(weights: &Weights, memory: &Memory<'_>, workers: &Workers) -> Result<()> {
+    let (n_nodes, found) = (weights.arenas().n_nodes(), memory.kernel_nodes.len());
+    if found != n_nodes {
+        return Err(bad("nodes of the memory", found, n_nodes.to_string()));
+    }
+    in_range("nodes of the workers", workers.n_nodes(), n_nodes)
+}
+
 fn in_range(name: &str, found: usize, most: usize) -> Result<()> {
     if (1..=most).contains(&found) {
         return Ok(());
@@ -263,10 +293,10 @@ fn run_op(op: &dyn Op, pass: &Pass<'_>, scratch: &mut [f32]) -> bool {
                         op.store(run, head, k, v, pass);
                     });
             }
-            Phase::Tiles(deal, n_grids) => pass.arena.for_each_tile(
+            Phase::Tiles(deal, grids) => pass.arena.for_each_tile(
                 team,
                 deal,
-                n_grids,
+                grids,
                 |i| op.grid(i, pass),
                 |i, tile| op.fill(i, tile, pass, scratch),
             ),

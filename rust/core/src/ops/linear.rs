@@ -97,7 +97,7 @@ impl Op for Linear {
                     .products
                     .iter()
                     .map(|product| product.matrix(pass).n_parts());
-                Some(Phase::Tiles(Deal::Node, parts.sum()))
+                Some(Phase::Tiles(Deal::Node, 0..parts.sum()))
             }
             _ => None,
         }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use serde::Deserialize;
 
-use crate::arena::{Arena, Deal, Grid, Rows, SlotId, Tile};
+use crate::arena::{Area, Arena, Deal, Grid, Rows, SlotId, Tile};
 use crate::batch::{Batch, Run};
 use crate::isa::vector::{CacheMut, VectorOps};
 use crate::packed::ActivationKind;
@@ -33,15 +33,15 @@ use operand::{Field, Operands, Read, Visitor};
 pub use shapes::Shapes;
 
 /// What one step of an op is, between two barriers.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum Phase {
     /// The rows of a slot are quantized to 8 bits.
     Quantize(Read),
     /// Keys and values are stored into a block cache, by [`Op::store`].
     Store(CacheId),
-    /// The tiles of this many grids ([`Op::grid`]) are filled by [`Op::fill`]: the same grids on
-    /// every node, or each node's own.
-    Tiles(Deal, usize),
+    /// The tiles of these grids ([`Op::grid`]) are filled by [`Op::fill`]: the same grids on every
+    /// node, or each node's own.
+    Tiles(Deal, Range<usize>),
     /// Each row of the op's one grid is filled by a worker of its owner ([`Op::owner`]).
     Rows(SlotId),
 }
@@ -89,8 +89,8 @@ impl<'a> Pass<'a> {
     /// A grid over all rows and columns of `slot`.
     fn grid(&self, slot: SlotId, row_step: usize, col_step: usize) -> Grid {
         Grid {
-            slot,
-            n_rows: self.n_rows(slot),
+            area: Area::Slot(slot),
+            rows: 0..self.n_rows(slot),
             cols: 0..self.arena.width(slot),
             row_step,
             col_step,
@@ -127,10 +127,10 @@ pub(crate) trait Op: Sync {
 
     /// The `index`-th phase, or `None` after the last.
     fn phase(&self, index: usize, _pass: &Pass<'_>) -> Option<Phase> {
-        (index == 0).then_some(Phase::Tiles(Deal::All, 1))
+        (index == 0).then_some(Phase::Tiles(Deal::All, 0..1))
     }
 
-    /// How the `index`-th grid of a tile phase cuts the slot it writes.
+    /// How the `index`-th grid cuts what it covers.
     fn grid(&self, index: usize, pass: &Pass<'_>) -> Grid;
 
     /// Computes one tile of the `index`-th grid. `scratch` is the worker's own.
@@ -154,6 +154,12 @@ pub(crate) trait Op: Sync {
 
     /// Values of scratch that [`Op::fill`] needs.
     fn scratch_elems(&self, _shapes: &Shapes<'_>) -> usize {
+        0
+    }
+
+    /// Values of partial results that the op leaves from one of its phases to the next, in passes
+    /// of up to `max_rows` tokens and sequences of up to `n_ctx` positions.
+    fn partial_elems(&self, _max_rows: usize, _n_ctx: usize) -> usize {
         0
     }
 }

@@ -1,19 +1,21 @@
 //! The memory behind cache blocks: keys and values of every layer.
 //!
-//! Inside a block each layer has, per kv head, its keys transposed (`[k_dim][64]`) and its values
+//! Each node has an arena with the blocks of its pool, written and read by its own workers. Inside
+//! a block each layer has, per kv head, its keys transposed (`[k_dim][64]`) and its values
 //! (`[64][v_dim]`), so that both halves of attention run along contiguous memory. Knows no
 //! sequences: which block belongs to whom is the table's business.
 #![expect(
     unsafe_code,
-    reason = "hands out disjoint parts of one mapping to several workers"
+    reason = "hands out disjoint parts of arenas to several workers"
 )]
 
 use super::{BLOCK_POSITIONS, CacheId, CacheSpec, CacheType, StateLimits};
 use crate::batch::{Batch, BlockId, Run};
 use crate::error::Result;
 use crate::isa::vector::{CacheMut, CacheRef};
-use crate::memory::{Mapping, round_up};
-use crate::workers::Team;
+use crate::load::Memory;
+use crate::memory::{NodeArenas, first_touch, round_up};
+use crate::workers::{Control, Team, Workers};
 
 /// Alignment of each layer's part of a block, in bytes: a cache line.
 const PART_ALIGN: usize = 64;
@@ -29,7 +31,7 @@ struct Layer {
 /// The keys and values of all blocks.
 #[derive(Debug)]
 pub struct BlockCache {
-    memory: Mapping,
+    arenas: NodeArenas,
     layers: Vec<Layer>,
     k_type: CacheType,
     v_type: CacheType,
@@ -61,30 +63,66 @@ fn block_layout(specs: &[CacheSpec], limits: &StateLimits) -> (usize, Vec<Layer>
     (bytes, layers)
 }
 
-/// Bytes that a cache for `limits` takes, without making one; `usize::MAX` for more than that.
+/// Bytes that a cache for `limits` takes on each node, without making one; `usize::MAX` for more
+/// than memory has.
+///
+/// # Panics
+/// If there is no node.
 #[must_use]
-pub fn cache_bytes(specs: &[CacheSpec], limits: &StateLimits) -> usize {
-    limits
-        .n_blocks()
-        .saturating_mul(block_layout(specs, limits).0)
+pub fn cache_bytes(specs: &[CacheSpec], limits: &StateLimits, n_nodes: usize) -> Vec<usize> {
+    assert!(n_nodes > 0, "no node");
+    let (block_bytes, _) = block_layout(specs, limits);
+    let pools = limits.pool_blocks(n_nodes).into_iter();
+    pools
+        .map(|n_blocks| n_blocks.saturating_mul(block_bytes))
+        .collect()
 }
 
 impl BlockCache {
-    /// Reserves the memory that `specs` and `limits` need.
+    /// Gives each node the memory that `specs` and `limits` need there, touched by its workers.
+    ///
+    /// # Args
+    /// `memory`: that of the weights: one kernel node for each of the workers' nodes. `poll` is
+    /// called every now and then and may stop the first touch.
     ///
     /// # Errors
     /// [`Error::BadRequest`](crate::error::Error::BadRequest) for limits out of range;
-    /// [`Error::OutOfMemory`](crate::error::Error::OutOfMemory).
-    pub fn new(specs: &[CacheSpec], limits: &StateLimits) -> Result<Self> {
-        limits.checked_n_blocks()?;
+    /// [`Error::Interrupted`](crate::error::Error::Interrupted); what arenas can meet with.
+    ///
+    /// # Panics
+    /// If there are fewer kernel nodes than nodes of workers.
+    pub fn new(
+        specs: &[CacheSpec],
+        limits: &StateLimits,
+        memory: &Memory<'_>,
+        workers: &Workers,
+        poll: &mut dyn FnMut() -> Control,
+    ) -> Result<Self> {
+        limits.check()?;
         let (block_bytes, layers) = block_layout(specs, limits);
+        let node_bytes = cache_bytes(specs, limits, workers.n_nodes());
+        let kernel_nodes = &memory.kernel_nodes[..workers.n_nodes()];
+        let mut arenas = NodeArenas::reserve("the cache", &node_bytes, kernel_nodes)?;
+        arenas.commit(memory.pages, memory.sysfs_root)?;
+        first_touch(&mut arenas, workers, &mut |_| poll())?;
         Ok(Self {
-            memory: Mapping::new("the cache", cache_bytes(specs, limits).max(1))?,
+            arenas,
             layers,
             k_type: limits.k_type,
             v_type: limits.v_type,
             block_bytes,
         })
+    }
+
+    /// The memory that holds them.
+    #[must_use]
+    pub fn arenas(&self) -> &NodeArenas {
+        &self.arenas
+    }
+
+    /// Nodes that blocks are dealt to.
+    pub(crate) fn n_nodes(&self) -> usize {
+        self.arenas.n_nodes()
     }
 
     /// Heads that the cache's keys and values have.
@@ -106,6 +144,8 @@ impl BlockCache {
 
     /// Gives each of this worker's share of (run, kv head) pairs of the pass to `store`, with the
     /// keys and values of that head in the run's block. Called by every worker in one phase.
+    ///
+    /// A run falls to the workers of its block's node; if that has none, to those of another.
     pub(crate) fn for_each_store(
         &self,
         cache: CacheId,
@@ -115,13 +155,22 @@ impl BlockCache {
     ) {
         let layer = self.layers[cache.0 as usize];
         let n_heads = layer.spec.n_head_kv as usize;
-        while let Some(item) = team.next_item(batch.runs.len() * n_heads) {
-            let (run, head) = (&batch.runs[item / n_heads], item % n_heads);
+        let homes = || team.homes(batch.runs_on.len());
+        let n_own: usize = homes().map(|home| batch.runs_on[home].len()).sum();
+        let nth = |n| homes().flat_map(|home| &batch.runs_on[home]).nth(n);
+        while let Some(item) = team.next_chunk(n_own * n_heads) {
+            // There are `n_own`.
+            let Some(&run) = nth(item / n_heads) else {
+                break;
+            };
+            let (run, head) = (&batch.runs[run], item % n_heads);
             let (k_type, v_type) = (self.k_type, self.v_type);
-            // SAFETY: the team hands out each item once a phase, no two runs of a batch have the
-            // same block (the table makes one a block and sequence, and a block belongs to
-            // one sequence), and heads of a block do not overlap (`block_layout`): no one else
-            // holds this part. Nothing reads the cache in a phase that stores.
+            // SAFETY: a run is listed once, under the node of its block (`Batch::push_run`), and
+            // each node's list falls to the workers of one node (`Team::homes`), among whom the team
+            // hands out each item once a phase. No two runs of a batch have the same block (the
+            // table makes one a block and sequence, and a block belongs to one sequence), and heads
+            // of a block do not overlap (`block_layout`): no one else holds this part. Nothing
+            // reads the cache in a phase that stores.
             let (k, v) = unsafe {
                 (
                     self.part_mut(layer.k_offset, layer.spec.k_dim, k_type, run.block, head),
@@ -141,12 +190,13 @@ impl BlockCache {
         head: usize,
     ) -> (*mut u8, usize) {
         let n_elems = dim as usize * BLOCK_POSITIONS;
-        let at = block.0 as usize * self.block_bytes + offset + head * n_elems * kind.bytes();
+        let at = block.index as usize * self.block_bytes + offset + head * n_elems * kind.bytes();
+        let arena = self.arenas.arena(block.node);
         assert!(
-            at + n_elems * kind.bytes() <= self.memory.len_bytes(),
-            "cache part outside its mapping"
+            at + n_elems * kind.bytes() <= arena.len_bytes(),
+            "cache part outside its arena"
         );
-        (self.memory.base_ptr().as_ptr().wrapping_add(at), n_elems)
+        (arena.base_ptr().as_ptr().wrapping_add(at), n_elems)
     }
 
     fn part(
@@ -158,9 +208,9 @@ impl BlockCache {
         head: usize,
     ) -> CacheRef<'_> {
         let (pointer, n_elems) = self.part_pointer(offset, dim, kind, block, head);
-        // SAFETY: inside the live mapping (asserted), aligned because parts and heads are
-        // multiples of 64 elements; writers exist only inside `for_each_store`, whose phase has
-        // no readers.
+        // SAFETY: inside the arena (asserted), which `new` touched and which lives as long as self;
+        // aligned because parts and heads are multiples of 64 elements; writers exist only inside
+        // `for_each_store`, whose phase has no readers.
         unsafe {
             match kind {
                 CacheType::F16 => {
@@ -184,7 +234,7 @@ impl BlockCache {
         head: usize,
     ) -> CacheMut<'_> {
         let (pointer, n_elems) = self.part_pointer(offset, dim, kind, block, head);
-        // SAFETY: inside the live, writable mapping (asserted) and aligned as in `part`;
+        // SAFETY: inside the live, writable arena (asserted) and aligned as in `part`;
         // exclusive by this function's contract.
         unsafe {
             match kind {

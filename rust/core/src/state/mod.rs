@@ -2,9 +2,10 @@
 //!
 //! Two halves that know nothing of each other but block numbers: [`Sequences`] is the table of
 //! blocks, [`BlockCache`] the memory behind them. A block has [`BLOCK_POSITIONS`] positions of all
-//! layers. Called by `exec` and the attention op.
+//! layers; blocks are dealt to nodes (`deal`). Called by `exec` and the attention op.
 
 mod cache;
+mod deal;
 mod sequences;
 
 use serde::Deserialize;
@@ -13,9 +14,10 @@ use crate::error::{Error, Result};
 
 pub use crate::isa::vector::BLOCK_POSITIONS;
 pub use cache::{BlockCache, cache_bytes};
+pub(crate) use deal::{CHUNK_BLOCKS, chunks_on, n_chunks};
 pub use sequences::Sequences;
 
-/// Most blocks of a pool: 2³² positions, as many as a `u32` counts.
+/// Most blocks of all pools: 2³² positions, as many as a `u32` counts.
 const MAX_BLOCKS: usize = (1 << 32) / BLOCK_POSITIONS;
 
 /// One attention layer's cache, by index in the program.
@@ -80,17 +82,21 @@ pub struct StateLimits {
 }
 
 impl StateLimits {
-    /// Blocks that the pool has; `usize::MAX` for more than can be counted.
-    fn n_blocks(&self) -> usize {
+    /// Blocks that each node's pool has: as many as the longest sequence has there, times
+    /// sequences; `usize::MAX` for more than can be counted.
+    fn pool_blocks(&self, n_nodes: usize) -> Vec<usize> {
         let a_sequence = self.n_ctx.div_ceil(BLOCK_POSITIONS);
-        a_sequence.saturating_mul(self.n_parallel)
+        let on = |node| deal::blocks_on(node, a_sequence, n_nodes);
+        let pools = (0..n_nodes).map(|node| on(node).saturating_mul(self.n_parallel));
+        pools.collect()
     }
 
-    /// The same, or an error if that is none or too many.
-    fn checked_n_blocks(&self) -> Result<usize> {
-        let n_blocks = self.n_blocks();
+    /// Refuses limits for no block at all or for too many.
+    fn check(&self) -> Result<()> {
+        let a_sequence = self.n_ctx.div_ceil(BLOCK_POSITIONS);
+        let n_blocks = a_sequence.saturating_mul(self.n_parallel);
         if (1..=MAX_BLOCKS).contains(&n_blocks) {
-            return Ok(n_blocks);
+            return Ok(());
         }
         Err(Error::BadRequest {
             name: "context".into(),

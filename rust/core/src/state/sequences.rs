@@ -1,13 +1,15 @@
 //! The table of cache blocks: which sequence holds which positions in which blocks.
 //!
-//! Admits passes, orders them and takes them back. Knows nothing of memory or of what is in a
-//! block.
+//! Admits passes, orders them and takes them back. Each node has a pool of blocks, from which come
+//! the chunks that are dealt to it (`deal`). Knows nothing of memory or of what is in a block.
 
 use std::collections::HashMap;
 
+use super::deal::{blocks_on, home_of_block};
 use super::{BLOCK_POSITIONS, StateLimits};
 use crate::batch::{Batch, BatchItem, BlockId, Row, Run};
 use crate::error::{Error, Result};
+use crate::workers::NodeIndex;
 
 #[derive(Debug, Default)]
 struct Sequence {
@@ -15,11 +17,19 @@ struct Sequence {
     n_past: usize,
 }
 
-/// The sequences and the pool of blocks that they share.
+/// Blocks that a sequence has before a pass and after it.
+#[derive(Debug, Clone, Copy)]
+struct Change {
+    held: usize,
+    needed: usize,
+}
+
+/// The sequences and the pools of blocks that they share.
 #[derive(Debug)]
 pub struct Sequences {
     n_ctx: usize,
-    free: Vec<BlockId>,
+    /// By node.
+    free: Vec<Vec<BlockId>>,
     /// Sequences by index; an index stays valid until its sequence is removed.
     entries: Vec<Sequence>,
     /// From the caller's number to the index.
@@ -30,13 +40,26 @@ pub struct Sequences {
 impl Sequences {
     /// No sequence yet, and all blocks free.
     ///
+    /// The pools are such that `n_parallel` sequences of `n_ctx` positions always fit, whatever
+    /// their order; more and shorter ones fit as long as each node's pool has what falls to it.
+    ///
     /// # Errors
     /// [`Error::BadRequest`] for a context of nothing or of more than 2³² positions in all.
-    pub fn new(limits: &StateLimits) -> Result<Self> {
-        let n_blocks = limits.checked_n_blocks()?;
+    ///
+    /// # Panics
+    /// If there is no node.
+    pub fn new(limits: &StateLimits, n_nodes: usize) -> Result<Self> {
+        assert!(n_nodes > 0, "no node");
+        limits.check()?;
+        let pools = limits.pool_blocks(n_nodes).into_iter().enumerate();
+        let free = pools.map(|(node, n_blocks)| {
+            let node = NodeIndex(node);
+            let indices = (0..n_blocks as u32).rev();
+            indices.map(|index| BlockId { node, index }).collect()
+        });
         Ok(Self {
             n_ctx: limits.n_ctx,
-            free: (0..n_blocks as u32).rev().map(BlockId).collect(),
+            free: free.collect(),
             entries: Vec::new(),
             index: HashMap::new(),
             vacant: Vec::new(),
@@ -54,8 +77,7 @@ impl Sequences {
     /// Forgets the sequence and frees its blocks; an unknown one is no error.
     pub fn remove(&mut self, sequence: u32) {
         if let Some(i) = self.index.remove(&sequence) {
-            self.free.append(&mut self.entries[i].blocks);
-            self.entries[i].n_past = 0;
+            self.cut(i, 0);
             self.vacant.push(i);
         }
     }
@@ -67,24 +89,15 @@ impl Sequences {
     /// held from there on is replaced.
     ///
     /// # Errors
-    /// [`Error::BadRequest`] for a position out of order; [`Error::ContextFull`].
+    /// [`Error::BadRequest`] for a position out of order; [`Error::ContextFull`] with the numbers of
+    /// the sequence that would be too long, or of the first node whose pool is too small.
     pub fn admit(&mut self, items: &[BatchItem], batch: &mut Batch) -> Result<()> {
         let mut order: Vec<usize> = (0..items.len()).collect();
         order.sort_by_key(|&i| (items[i].sequence, items[i].position));
         let sorted: Vec<BatchItem> = order.iter().map(|&i| items[i]).collect();
         let groups = || sorted.chunk_by(|a, b| a.sequence == b.sequence);
-        let (mut wanted_blocks, mut free_blocks) = (0, self.free.len());
-        for group in groups() {
-            let (needed, held) = self.check_group(group)?;
-            wanted_blocks += needed.saturating_sub(held);
-            free_blocks += held.saturating_sub(needed);
-        }
-        if wanted_blocks > free_blocks {
-            return Err(Error::ContextFull {
-                wanted: wanted_blocks * BLOCK_POSITIONS,
-                room: free_blocks * BLOCK_POSITIONS,
-            });
-        }
+        let changes: Result<Vec<Change>> = groups().map(|group| self.check_group(group)).collect();
+        self.check_pools(&changes?)?;
         batch.clear();
         // All give back what they no longer need before anyone takes.
         for group in groups() {
@@ -126,12 +139,34 @@ impl Sequences {
         let entry = &mut self.entries[sequence];
         entry.n_past = entry.n_past.min(end);
         let n_blocks = end.div_ceil(BLOCK_POSITIONS).min(entry.blocks.len());
-        self.free.extend(entry.blocks.drain(n_blocks..));
+        for block in entry.blocks.drain(n_blocks..) {
+            self.free[block.node.0].push(block);
+        }
     }
 
-    /// Checks one sequence's part of a pass; gives the blocks that it needs in the end and those
-    /// that it has.
-    fn check_group(&self, group: &[BatchItem]) -> Result<(usize, usize)> {
+    /// Checks that every node's pool has the blocks that sequences will take there.
+    fn check_pools(&self, changes: &[Change]) -> Result<()> {
+        let n_nodes = self.free.len();
+        for (node, pool) in self.free.iter().enumerate() {
+            let (mut wanted, mut free) = (0, pool.len());
+            for change in changes {
+                let held = blocks_on(node, change.held, n_nodes);
+                let needed = blocks_on(node, change.needed, n_nodes);
+                wanted += needed.saturating_sub(held);
+                free += held.saturating_sub(needed);
+            }
+            if wanted > free {
+                return Err(Error::ContextFull {
+                    wanted: wanted * BLOCK_POSITIONS,
+                    room: free * BLOCK_POSITIONS,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks one sequence's part of a pass.
+    fn check_group(&self, group: &[BatchItem]) -> Result<Change> {
         let (sequence, first) = (group[0].sequence, group[0].position as usize);
         let n_past = self.n_past(sequence);
         if first > n_past {
@@ -152,8 +187,10 @@ impl Sequences {
             });
         }
         let held = self.index.get(&sequence);
-        let held = held.map_or(0, |&i| self.entries[i].blocks.len());
-        Ok((end.div_ceil(BLOCK_POSITIONS), held))
+        Ok(Change {
+            held: held.map_or(0, |&i| self.entries[i].blocks.len()),
+            needed: end.div_ceil(BLOCK_POSITIONS),
+        })
     }
 
     fn append_group(&mut self, group: &[BatchItem], batch: &mut Batch) {
@@ -161,10 +198,15 @@ impl Sequences {
         let first = group[0].position as usize;
         let end = first + group.len();
         let entry = &mut self.entries[sequence];
-        let missing = end.div_ceil(BLOCK_POSITIONS) - entry.blocks.len();
-        // `admit` counted the free blocks before the first group was appended.
-        let taken = self.free.drain(self.free.len() - missing..);
-        entry.blocks.extend(taken.rev());
+        for block in entry.blocks.len()..end.div_ceil(BLOCK_POSITIONS) {
+            let home = home_of_block(block, self.free.len());
+            // `admit` counted the free blocks before the first group was appended.
+            entry.blocks.extend(self.free[home.0].pop());
+        }
+        debug_assert!(
+            entry.blocks.len() * BLOCK_POSITIONS >= end,
+            "too few blocks"
+        );
         entry.n_past = end;
         let mut row = batch.rows.len();
         batch.rows.extend(group.iter().map(|item| Row {
@@ -175,7 +217,7 @@ impl Sequences {
         let mut position = first;
         while position < end {
             let n_rows = (BLOCK_POSITIONS - position % BLOCK_POSITIONS).min(end - position);
-            batch.runs.push(Run {
+            batch.push_run(Run {
                 block: entry.blocks[position / BLOCK_POSITIONS],
                 first_row: row,
                 n_rows,

@@ -62,6 +62,12 @@ impl Team<'_> {
         self.place.n_nodes as usize
     }
 
+    /// Of `n_homes` nodes that something lies on, those whose part falls to this worker's node:
+    /// itself, and some of those without workers in this run. Each falls to exactly one.
+    pub fn homes(&self, n_homes: usize) -> impl Iterator<Item = usize> + use<> {
+        (self.place.node..n_homes).step_by(self.n_nodes())
+    }
+
     /// Waits until all workers of the run are here; then each sees what the others wrote before.
     ///
     /// Every worker calls it equally often, and returns from the job when the answer is false.

@@ -297,6 +297,8 @@ pub(crate) struct How {
     pub(crate) isa: &'static Isa,
     /// Workers on each pretended node.
     pub(crate) nodes: &'static [usize],
+    /// Workers of a pass of one token; all when there are no more.
+    pub(crate) n_threads: usize,
     pub(crate) max_rows: usize,
     pub(crate) n_ctx: usize,
     pub(crate) n_parallel: usize,
@@ -320,6 +322,7 @@ pub(crate) fn plainly() -> How {
     How {
         isa: isa::choose(None).unwrap(),
         nodes: &[1],
+        n_threads: usize::MAX,
         max_rows: 512,
         n_ctx: 512,
         n_parallel: 4,
@@ -364,7 +367,7 @@ pub(crate) fn executor_with(
     )?;
     let options = ExecOptions {
         max_rows: how.max_rows,
-        n_threads: workers.n_threads(),
+        n_threads: how.n_threads.min(workers.n_threads()),
         n_threads_batch: workers.n_threads(),
         state: StateLimits {
             n_ctx: how.n_ctx,
@@ -373,7 +376,15 @@ pub(crate) fn executor_with(
             v_type: how.cache,
         },
     };
-    Executor::new(program.clone(), weights, workers, how.isa, options)
+    Executor::new(
+        program.clone(),
+        weights,
+        workers,
+        how.isa,
+        options,
+        &anywhere(n_nodes),
+        &mut || Control::Continue,
+    )
 }
 
 /// Items for consecutive tokens of a sequence that all want logits.
