@@ -22,8 +22,8 @@ use crate::program::Program;
 use crate::quant::{self, QuantType};
 use crate::state::{CacheType, StateLimits};
 use crate::sys;
-use crate::topology::{CpuId, NodeId, Pin};
-use crate::weights::{Layout, TensorId};
+use crate::topology::{CpuId, spread_pins};
+use crate::weights::{Layout, Role, TensorId};
 use crate::workers::{Control, NodeIndex, Workers};
 
 /// NaN in every type, as a scale or as a number.
@@ -210,13 +210,10 @@ fn healthy_file(n_bytes: usize) -> WeightFile {
 
 fn workers(pool: &[usize]) -> Workers {
     let cpus = sys::affinity().unwrap();
-    let nodes = pool.iter().enumerate();
-    let nodes = nodes.flat_map(|(node, &n_threads)| std::iter::repeat_n(node as u32, n_threads));
-    let pins = nodes.zip(cpus.into_iter().cycle()).map(|(node, cpu)| Pin {
-        cpu: CpuId(cpu),
-        node: NodeId(node),
-    });
-    Workers::new(&pins.collect::<Vec<_>>()).unwrap()
+    let mut next = cpus.iter().copied().cycle().map(CpuId);
+    let of_node = |&size: &usize| next.by_ref().take(size).collect();
+    let cpus_of_node: Vec<Vec<CpuId>> = pool.iter().map(of_node).collect();
+    Workers::new(&spread_pins(&cpus_of_node)).unwrap()
 }
 
 impl Model {
@@ -226,9 +223,11 @@ impl Model {
         buffers.extend((0..n_nodes).map(|node| format!("NODE{node}")));
         let (program, of_tensor) = program_of(quant, &buffers);
         let program = Program::from_json(&program.to_string()).unwrap();
-        let chosen = of_tensor
-            .iter()
-            .map(|&i| Buffer::by_name(&buffers[i], n_nodes).unwrap());
+        let chosen = program.tensors().iter().zip(&of_tensor);
+        let chosen = chosen.map(|(spec, &i)| match spec.role {
+            Role::Matrix => Buffer::by_name(&buffers[i], n_nodes).unwrap(),
+            Role::Vector => Buffer::mirror(),
+        });
         let chosen: Vec<_> = chosen.collect();
         let layout = Layout::on_nodes(program.tensors(), &chosen, setting.shares, isa).unwrap();
         let entries = layout.entries().iter();
@@ -256,7 +255,9 @@ impl Model {
                 v_type: CacheType::F16,
             },
         };
-        let executor = Executor::new(program, weights, workers, isa, options).unwrap();
+        let poll = &mut || Control::Continue;
+        let executor = Executor::new(program, weights, workers, isa, options, &memory, poll);
+        let executor = executor.unwrap();
         let ids = (0..).zip(&buffers);
         Self {
             executor,
