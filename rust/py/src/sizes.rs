@@ -66,8 +66,10 @@ pub(crate) fn memory_needs(
         let node_threads = threads.plan.node_threads();
         let weights = layout(&program, &buffers, &node_threads, isa::choose(None)?)?;
         let limits = state_limits(n_ctx, n_parallel, cache_type_k, cache_type_v)?;
-        let n_nodes = node_threads.len();
-        let cache = cache_bytes(program.caches(), &limits, n_nodes);
+        // Cache and activations are dealt to workers: nodes without any have weights alone.
+        let n_nodes = threads.plan.n_nodes_with_workers();
+        let mut cache = cache_bytes(program.caches(), &limits, n_nodes);
+        cache.resize(node_threads.len(), 0);
         let size = ArenaSize {
             max_rows: n_ubatch,
             n_nodes,

@@ -253,14 +253,13 @@ fn check_parts(
     Ok(())
 }
 
-/// Checks that weights, cache and workers are on as many nodes.
+/// Checks that the workers' nodes have weights and memory; there may be nodes without workers.
 fn check_nodes(weights: &Weights, memory: &Memory<'_>, workers: &Workers) -> Result<()> {
-    let n_nodes = workers.n_nodes();
-    let mut found = [weights.arenas().n_nodes(), memory.kernel_nodes.len()].into_iter();
-    match found.find(|&found| found != n_nodes) {
-        Some(found) => Err(bad("nodes of the memory", found, n_nodes.to_string())),
-        None => Ok(()),
+    let (n_nodes, found) = (weights.arenas().n_nodes(), memory.kernel_nodes.len());
+    if found != n_nodes {
+        return Err(bad("nodes of the memory", found, n_nodes.to_string()));
     }
+    in_range("nodes of the workers", workers.n_nodes(), n_nodes)
 }
 
 fn in_range(name: &str, found: usize, most: usize) -> Result<()> {

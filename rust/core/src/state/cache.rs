@@ -90,7 +90,7 @@ impl BlockCache {
     /// [`Error::Interrupted`](crate::error::Error::Interrupted); what arenas can meet with.
     ///
     /// # Panics
-    /// If there is not one kernel node for each of the workers' nodes.
+    /// If there are fewer kernel nodes than nodes of workers.
     pub fn new(
         specs: &[CacheSpec],
         limits: &StateLimits,
@@ -101,7 +101,8 @@ impl BlockCache {
         limits.check()?;
         let (block_bytes, layers) = block_layout(specs, limits);
         let node_bytes = cache_bytes(specs, limits, workers.n_nodes());
-        let mut arenas = NodeArenas::reserve("the cache", &node_bytes, memory.kernel_nodes)?;
+        let kernel_nodes = &memory.kernel_nodes[..workers.n_nodes()];
+        let mut arenas = NodeArenas::reserve("the cache", &node_bytes, kernel_nodes)?;
         arenas.commit(memory.pages, memory.sysfs_root)?;
         first_touch(&mut arenas, workers, &mut |_| poll())?;
         Ok(Self {

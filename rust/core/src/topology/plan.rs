@@ -62,6 +62,12 @@ impl ThreadPlan {
         self.active(self.n_threads_batch)
     }
 
+    /// Nodes that have workers: the first ones of those in use.
+    #[must_use]
+    pub fn n_nodes_with_workers(&self) -> usize {
+        self.pins.last().map_or(0, |pin| pin.node.0 + 1)
+    }
+
     fn active(&self, n_active: usize) -> Vec<usize> {
         let mut counts = vec![0; self.nodes.as_slice().len()];
         for of_node in self.pins.chunk_by(|a, b| a.node == b.node) {
