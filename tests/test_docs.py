@@ -48,6 +48,6 @@ def test_links_between_documents_lead_somewhere(repository: Path) -> None:
 
 
 def test_flags_in_the_readme_exist(repository: Path) -> None:
-    names = {name for flag in FLAGS for name in flag.names} | {"--no-deps", "--rounds"}
+    names = {name for flag in FLAGS for name in flag.names} | {"--no-deps", "--rounds", "--cap-add"}
     text = (repository / "README.md").read_text(encoding="utf-8")
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= names
