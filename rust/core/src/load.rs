@@ -182,7 +182,9 @@ impl Loading<'_> {
     fn work(&self, team: &Team<'_>) {
         let (node, n_nodes) = (team.node().0, team.n_nodes());
         let mut buffer = Vec::new();
-        while let Some(Owned { piece, out }) = lock(&self.owned[node]).next() {
+        // Not in the head of the loop: the lock would be held while a piece is filled.
+        let next = || lock(&self.owned[node]).next();
+        while let Some(Owned { piece, out }) = next() {
             self.fill(&piece, out, &mut buffer);
         }
         // Each node packs every n-th mirrored piece into its own copy.
