@@ -121,7 +121,7 @@ pub(super) fn pack_panel<B: Blocks>(
             }
             for sub in 0..n_subs {
                 let place = place(&B::SPEC, panel_rows, file_block * n_subs + sub);
-                put_block(&B::SPEC, &block, sub, (panel_rows, row), place, dst);
+                put_block::<B>(&block, sub, (panel_rows, row), place, dst);
             }
         }
     }
@@ -129,9 +129,8 @@ pub(super) fn pack_panel<B: Blocks>(
 }
 
 /// Writes sub-block `sub` of a row's block to its place.
-#[inline(always)]
-fn put_block(
-    spec: &CodeSpec,
+#[inline]
+fn put_block<B: Blocks>(
     block: &CodedBlock,
     sub: usize,
     (panel_rows, row): (usize, usize),
@@ -139,16 +138,16 @@ fn put_block(
     dst: &mut [u8],
 ) {
     dst[place.scales + 2 * row..][..2].copy_from_slice(&f16_bytes(block.scales[sub]));
-    if spec.has_minima {
+    if B::SPEC.has_minima {
         dst[place.minima + 2 * row..][..2].copy_from_slice(&f16_bytes(block.minima[sub]));
     }
     let codes = &block.codes[sub * Q8_BLOCK_ELEMS..][..Q8_BLOCK_ELEMS];
-    let dst = &mut dst[place.codes..][..code_bytes(spec, panel_rows)];
+    let dst = &mut dst[place.codes..][..code_bytes(&B::SPEC, panel_rows)];
     // Indexed: chunks of a step would cost a division a block.
     let mut put = |q: usize, bytes: [u8; 4]| {
         dst[4 * (q * panel_rows + row)..][..4].copy_from_slice(&bytes);
     };
-    if spec.code_bits == 8 {
+    if B::SPEC.code_bits == 8 {
         for (q, &codes) in codes.as_chunks::<4>().0.iter().enumerate() {
             put(q, codes);
         }
