@@ -186,7 +186,9 @@ impl Loading<'_> {
         let arenas: Vec<usize> = (node..self.owned.len()).step_by(n_nodes).collect();
         let mut buffer = Vec::new();
         for &arena in &arenas {
-            while let Some(Owned { piece, out }) = lock(&self.owned[arena]).next() {
+            // Not in the head of the loop: the lock would be held while a piece is filled.
+            let next = || lock(&self.owned[arena]).next();
+            while let Some(Owned { piece, out }) = next() {
                 self.fill(&piece, out, &mut buffer);
             }
         }

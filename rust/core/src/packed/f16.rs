@@ -29,7 +29,7 @@ impl Element for F16Element {
         f16::from_le_bytes([bytes[0], bytes[1]]).to_f32()
     }
 
-    fn write(value: f32, bytes: &mut [u8]) {
-        bytes.copy_from_slice(&f16::from_f32(value).to_le_bytes());
+    fn is_finite(bytes: &[u8]) -> bool {
+        u16::from_le_bytes([bytes[0], bytes[1]]) & 0x7c00 != 0x7c00
     }
 }

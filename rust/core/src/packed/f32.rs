@@ -28,7 +28,7 @@ impl Element for F32Element {
         f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
     }
 
-    fn write(value: f32, bytes: &mut [u8]) {
-        bytes.copy_from_slice(&value.to_le_bytes());
+    fn is_finite(bytes: &[u8]) -> bool {
+        Self::read(bytes).is_finite()
     }
 }

@@ -9,10 +9,13 @@
 #![expect(unsafe_code, reason = "the kernel's output is a raw pointer")]
 
 use super::{Activations, BadScale, MAX_PANEL_ROWS, OutTile, PackedForm, debug_check_operands};
-use crate::quant::{Decoder, QuantType};
+use crate::quant::QuantType;
 
 /// Lanes that a row is summed in: element `k` goes to lane `k % LANES`.
 pub(crate) const LANES: usize = 32;
+
+/// Bytes that are copied and looked at together.
+const RUN_BYTES: usize = 4096;
 
 /// A float format as it is stored.
 pub(crate) trait Element {
@@ -22,8 +25,8 @@ pub(crate) trait Element {
     const FORM: &'static PackedForm;
     /// The value of the element at the head of `bytes`.
     fn read(bytes: &[u8]) -> f32;
-    /// Writes a value that the format holds exactly to the head of `bytes`.
-    fn write(value: f32, bytes: &mut [u8]);
+    /// Whether the element at the head of `bytes` is a finite number.
+    fn is_finite(bytes: &[u8]) -> bool;
 }
 
 /// Bytes of a panel.
@@ -40,33 +43,35 @@ pub(super) fn pack_panel<E: Element>(
     panel_rows: usize,
     dst: &mut [u8],
 ) -> Result<(), BadScale> {
-    let Decoder::Floats { decode, .. } = quant.decoder else {
-        panic!("{} was packed into a float form", quant.name);
-    };
+    assert!(
+        quant.content() == E::FORM.content && quant.row_bytes(1) == E::BYTES,
+        "{} was packed into {}",
+        quant.name,
+        E::FORM.name
+    );
     assert!(n_rows <= panel_rows && file_rows.len() == n_rows * quant.row_bytes(n_cols));
     assert_eq!(dst.len(), panel_bytes::<E>(panel_rows, n_cols));
-    let mut run = [0.0_f32; 256];
-    for row in 0..n_rows {
-        for first in (0..n_cols).step_by(run.len()) {
-            let values = &mut run[..(n_cols - first).min(256)];
-            let at = row * n_cols + first;
-            decode(
-                &file_rows[at * quant.block_bytes..][..values.len() * quant.block_bytes],
-                values,
-            );
-            if let Some(i) = values.iter().position(|v| !v.is_finite()) {
-                return Err(BadScale {
-                    row,
-                    col: first + i,
-                });
-            }
-            let elements = dst[at * E::BYTES..].chunks_exact_mut(E::BYTES);
-            for (&value, element) in values.iter().zip(elements) {
-                E::write(value, element);
-            }
+    // A file's elements are the form's own: little endian, in this order.
+    let (rows, rest) = dst.split_at_mut(file_rows.len());
+    for (i, (from, to)) in file_rows
+        .chunks(RUN_BYTES)
+        .zip(rows.chunks_mut(RUN_BYTES))
+        .enumerate()
+    {
+        to.copy_from_slice(from);
+        // All of them, without a way out on the first: that is what vectors can do.
+        let elements = from.chunks_exact(E::BYTES);
+        if !elements
+            .clone()
+            .fold(true, |all, element| all & E::is_finite(element))
+        {
+            let bad = elements.map(E::is_finite).position(|finite| !finite);
+            let at = i * RUN_BYTES / E::BYTES + bad.unwrap_or(0);
+            let (row, col) = (at / n_cols, at % n_cols);
+            return Err(BadScale { row, col });
         }
     }
-    dst[n_rows * n_cols * E::BYTES..].fill(0);
+    rest.fill(0);
     Ok(())
 }
 

@@ -99,55 +99,81 @@ pub(super) fn pack_panel<B: Blocks>(
     );
     assert!(n_rows <= panel_rows && file_rows.len() == n_rows * quant.row_bytes(n_cols));
     assert_eq!(dst.len(), panel_bytes::<B>(panel_rows, n_cols));
-    dst.fill(0);
-    let mut block = CodedBlock::new();
     let n_subs = quant.block_elems / Q8_BLOCK_ELEMS;
     let n_blocks_a_row = n_cols / quant.block_elems;
-    for (i, bytes) in file_rows.chunks_exact(quant.block_bytes).enumerate() {
-        let (row, file_block) = (i / n_blocks_a_row, i % n_blocks_a_row);
-        decode(bytes, &mut block);
-        if !block.is_finite(&spec, quant.block_elems) {
-            return Err(BadScale {
-                row,
-                col: file_block * quant.block_elems,
-            });
-        }
-        for sub in 0..n_subs {
-            let place = place(&spec, panel_rows, file_block * n_subs + sub);
-            put_block(&spec, &block, sub, (panel_rows, row), place, dst);
+    if n_rows < panel_rows || !(n_blocks_a_row * n_subs).is_multiple_of(2) {
+        // Rows, or half of a header, that nothing is put into.
+        dst.fill(0);
+    }
+    let mut block = CodedBlock::new();
+    let row_bytes = quant.row_bytes(n_cols);
+    // Block by block, so that what is written is a few neighbouring lines at a time.
+    for file_block in 0..n_blocks_a_row {
+        for row in 0..n_rows {
+            let at = row * row_bytes + file_block * quant.block_bytes;
+            let bytes = &file_rows[at..][..quant.block_bytes];
+            decode(bytes, &mut block);
+            if !block.is_finite(&B::SPEC, quant.block_elems) {
+                return Err(BadScale {
+                    row,
+                    col: file_block * quant.block_elems,
+                });
+            }
+            for sub in 0..n_subs {
+                let place = place(&B::SPEC, panel_rows, file_block * n_subs + sub);
+                put_block::<B>(&block, sub, (panel_rows, row), place, dst);
+            }
         }
     }
     Ok(())
 }
 
 /// Writes sub-block `sub` of a row's block to its place.
-fn put_block(
-    spec: &CodeSpec,
+#[inline]
+fn put_block<B: Blocks>(
     block: &CodedBlock,
     sub: usize,
     (panel_rows, row): (usize, usize),
     place: Place,
     dst: &mut [u8],
 ) {
-    let f16_bytes = |value: f32| f16::from_f32(value).to_le_bytes();
     dst[place.scales + 2 * row..][..2].copy_from_slice(&f16_bytes(block.scales[sub]));
-    if spec.has_minima {
+    if B::SPEC.has_minima {
         dst[place.minima + 2 * row..][..2].copy_from_slice(&f16_bytes(block.minima[sub]));
     }
     let codes = &block.codes[sub * Q8_BLOCK_ELEMS..][..Q8_BLOCK_ELEMS];
-    let steps = dst[place.codes..].chunks_exact_mut(4 * panel_rows);
-    if spec.code_bits == 8 {
-        for (step, codes) in steps.zip(codes.as_chunks::<4>().0) {
-            step[4 * row..][..4].copy_from_slice(codes);
+    let dst = &mut dst[place.codes..][..code_bytes(&B::SPEC, panel_rows)];
+    // Indexed: chunks of a step would cost a division a block.
+    let mut put = |q: usize, bytes: [u8; 4]| {
+        dst[4 * (q * panel_rows + row)..][..4].copy_from_slice(&bytes);
+    };
+    if B::SPEC.code_bits == 8 {
+        for (q, &codes) in codes.as_chunks::<4>().0.iter().enumerate() {
+            put(q, codes);
         }
     } else {
         let (low, high) = codes.split_at(Q8_BLOCK_ELEMS / 2);
         let nibbles = low.as_chunks::<4>().0.iter().zip(high.as_chunks::<4>().0);
-        for (step, (low, high)) in steps.zip(nibbles) {
-            let bytes: [u8; 4] = std::array::from_fn(|i| low[i] | high[i] << 4);
-            step[4 * row..][..4].copy_from_slice(&bytes);
+        for (q, (low, high)) in nibbles.enumerate() {
+            // Four codes at once: each is below 16 and stays in its byte.
+            let bytes = u32::from_le_bytes(*low) | u32::from_le_bytes(*high) << 4;
+            put(q, bytes.to_le_bytes());
         }
     }
+}
+
+/// A finite f32 that an f16 holds exactly, as that f16.
+///
+/// In software: the `half` crate asks for the CPU's conversion at each call, which costs more.
+fn f16_bytes(value: f32) -> [u8; 2] {
+    const SMALLEST_NORMAL: u32 = 0x3880_0000;
+    let (bits, magnitude) = (value.to_bits(), value.abs().to_bits());
+    if magnitude < SMALLEST_NORMAL {
+        return f16::from_f32_const(value).to_le_bytes();
+    }
+    // The exponent's bias is 15 in place of 127, the last 13 bits of the mantissa are zeros.
+    let narrow = (magnitude - (112 << 23)) >> 13;
+    ((bits >> 16) as u16 & 0x8000 | narrow as u16).to_le_bytes()
 }
 
 /// Reads one row's block back; the inverse of [`put_block`].

@@ -39,7 +39,7 @@ pub(super) static TYPE: QuantType = QuantType {
 
 /// Decodes one block.
 fn decode(bytes: &[u8], out: &mut CodedBlock) {
-    out.scales[0] = f16::from_le_bytes([bytes[0], bytes[1]]).to_f32();
+    out.scales[0] = f16::from_le_bytes([bytes[0], bytes[1]]).to_f32_const();
     split_nibbles(&bytes[2..BLOCK_BYTES], &mut out.codes[..BLOCK_ELEMS]);
 }
 

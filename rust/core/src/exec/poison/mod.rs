@@ -7,24 +7,19 @@
 //! - *whose workers* computed it: a node's copy of the bias is poisoned (or of the norm's weight);
 //! - *who reads afar*: what a worker reads of a matrix in another node's memory is poison.
 
-use serde_json::{Value, json};
-use std::fs::{self, File};
-use std::path::Path;
+mod model;
 
+use self::model::{anywhere, load_healthy, program_of, workers};
 use super::{ExecOptions, Executor};
 use crate::arena::SlotId;
 use crate::batch::BatchItem;
 use crate::buffer::Buffer;
 use crate::isa::{self, Isa};
-use crate::load::{Memory, Source, WeightFile, load};
-use crate::memory::PageKind;
 use crate::program::Program;
 use crate::quant::{self, QuantType};
 use crate::state::{CacheType, StateLimits};
-use crate::sys;
-use crate::topology::{CpuId, spread_pins};
-use crate::weights::{Layout, Role, TensorId};
-use crate::workers::{Control, NodeIndex, Workers};
+use crate::weights::{Role, TensorId};
+use crate::workers::{Control, NodeIndex};
 
 /// NaN in every type, as a scale or as a number.
 const POISON: u8 = 0xff;
@@ -141,6 +136,21 @@ impl Matrix {
     }
 }
 
+/// Sizes for the passes of these tests.
+fn options(setting: &Setting) -> ExecOptions {
+    ExecOptions {
+        max_rows: N_TOKENS,
+        n_threads: setting.decode.iter().sum(),
+        n_threads_batch: setting.batch.iter().sum(),
+        state: StateLimits {
+            n_ctx: 2 * N_TOKENS,
+            n_parallel: 1,
+            k_type: CacheType::F16,
+            v_type: CacheType::F16,
+        },
+    }
+}
+
 /// A model with one op of each kind that reads weights.
 struct Model {
     executor: Executor,
@@ -151,69 +161,6 @@ struct Model {
     normed: SlotId,
     setting: &'static Setting,
     panel_rows: usize,
-}
-
-fn program_of(quant: &QuantType, buffers: &[String]) -> (Value, Vec<usize>) {
-    let (n_cols, n_buffers) = (quant.block_elems.max(64), buffers.len());
-    let matrix = |name: &str, n_rows| {
-        json!({"name": name, "type": quant.name, "n_rows": n_rows,
-               "n_cols": n_cols, "role": "matrix"})
-    };
-    let vector = |name: &str, len| json!({"name": name, "type": "F32", "n_rows": 1, "n_cols": len, "role": "vector"});
-    let slot = |width, rows: &str| json!({"width": width, "rows": rows});
-    let mut tensors = vec![vector("norm", n_cols)];
-    let mut slots = vec![slot(n_cols, "tokens"), slot(N_ROWS, "outputs")];
-    let mut steps = Vec::new();
-    let (mut products, mut of_tensor) = (Vec::new(), vec![0]);
-    for (i, name) in buffers.iter().enumerate() {
-        let id = tensors.len();
-        tensors.extend([
-            matrix(&format!("table {name}"), N_VOCAB),
-            matrix(name, N_ROWS),
-            vector("bias", N_ROWS),
-        ]);
-        of_tensor.extend([i; 3]);
-        let out = slots.len();
-        slots.extend([slot(n_cols, "tokens"), slot(N_ROWS, "tokens")]);
-        steps.push(json!({"embed": {"table": id, "out": out}}));
-        products.push(json!({"weight": id + 1, "bias": id + 2, "out": out + 1}));
-    }
-    steps.push(json!({"rms_norm": {"input": 2, "weight": 0, "out": 0, "eps": 1e-5}}));
-    steps.push(json!({"linear": {"input": 0, "products": products}}));
-    steps.push(json!({"select": {"input": 3, "out": 1}}));
-    let steps: Vec<_> = steps
-        .into_iter()
-        .map(|op| json!({"label": "", "op": op}))
-        .collect();
-    assert_eq!(steps.len(), n_buffers + 3);
-    let program = json!({"tensors": tensors, "slots": slots, "caches": [], "steps": steps,
-                         "logits": 1});
-    (program, of_tensor)
-}
-
-/// An endless file of healthy numbers would do; this one is as long as the longest tensor.
-fn healthy_file(n_bytes: usize) -> WeightFile {
-    let name = format!(
-        "numamirror-poison-{:?}-{}",
-        std::thread::current().id(),
-        std::process::id()
-    );
-    let path = std::env::temp_dir().join(name);
-    fs::write(&path, vec![HEALTHY; n_bytes]).unwrap();
-    let file = File::open(&path).unwrap();
-    fs::remove_file(&path).unwrap();
-    WeightFile {
-        path: path.display().to_string(),
-        file,
-    }
-}
-
-fn workers(pool: &[usize]) -> Workers {
-    let cpus = sys::affinity().unwrap();
-    let mut next = cpus.iter().copied().cycle().map(CpuId);
-    let of_node = |&size: &usize| next.by_ref().take(size).collect();
-    let cpus_of_node: Vec<Vec<CpuId>> = pool.iter().map(of_node).collect();
-    Workers::new(&spread_pins(&cpus_of_node)).unwrap()
 }
 
 impl Model {
@@ -229,34 +176,12 @@ impl Model {
             Role::Vector => Buffer::mirror(),
         });
         let chosen: Vec<_> = chosen.collect();
-        let layout = Layout::on_nodes(program.tensors(), &chosen, setting.shares, isa).unwrap();
-        let entries = layout.entries().iter();
-        let longest = entries
-            .map(|it| it.file_row_bytes() * it.spec.n_rows as usize)
-            .max();
-        let files = [healthy_file(longest.unwrap())];
-        let sources = vec![Source { file: 0, offset: 0 }; of_tensor.len()];
-        let memory = Memory {
-            kernel_nodes: &vec![None; n_nodes],
-            pages: PageKind::Transparent,
-            sysfs_root: Path::new("/sys"),
-        };
         let workers = workers(setting.pool);
-        let go_on = &mut |_| Control::Continue;
-        let weights = load(layout, &memory, &files, &sources, &workers, go_on).unwrap();
-        let options = ExecOptions {
-            max_rows: N_TOKENS,
-            n_threads: setting.decode.iter().sum(),
-            n_threads_batch: setting.batch.iter().sum(),
-            state: StateLimits {
-                n_ctx: 2 * N_TOKENS,
-                n_parallel: 1,
-                k_type: CacheType::F16,
-                v_type: CacheType::F16,
-            },
-        };
+        let weights = load_healthy(&program, &chosen, setting.shares, isa, &workers);
         let poll = &mut || Control::Continue;
-        let executor = Executor::new(program, weights, workers, isa, options, &memory, poll);
+        let options = options(setting);
+        let memory = &anywhere(n_nodes);
+        let executor = Executor::new(program, weights, workers, isa, options, memory, poll);
         let executor = executor.unwrap();
         let ids = (0..).zip(&buffers);
         Self {
