@@ -418,3 +418,40 @@ def test_stdout_that_cannot_show_a_character_does_not_end_the_run(
     monkeypatch.setattr(sys, "stdout", ascii_only)
     monkeypatch.setattr(plan_command, "run", lambda _arguments: print("é") or 0)
     assert cli.main(["plan"]) == 0
+
+
+# --- nodes and buffers
+
+
+def test_an_unknown_buffer_is_refused_with_the_list(run_cli: RunCli, tiny_model_path: Path) -> None:
+    words = ("-p", "hi", "-ot", "ffn=NOWHERE", "--simulate-nodes", "2")
+    result = run_cli("generate", tiny_model_path, *words)
+    assert (result.returncode, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: override-tensor rule 'ffn=NOWHERE': unknown buffer 'NOWHERE'")
+    assert all(name in line for name in ("SPLIT", "MIRROR", "NODE0", "NODE1", "CPU"))
+
+
+def test_rules_nodes_and_their_memory_are_told(run_cli: RunCli, tiny_model_path: Path) -> None:
+    rules = r"blk\.\d{1,2}\.ffn_.*=NODE1,attn=MIRROR,nothing=NODE0"
+    words = ("-p", "hi", "-n", "2", "-t", "2", "--simulate-nodes", "2", "-ot", rules, "-v")
+    plain = run_cli("generate", tiny_model_path, "-p", "hi", "-n", "2", "-s", "7")
+    result = run_cli("generate", tiny_model_path, *words, "-s", "7")
+    assert (result.returncode, result.stdout) == (0, plain.stdout)
+    for text in (
+        "node 1 (pretended)",
+        "note: 2 nodes are pretended",
+        "note: override-tensor rule 'nothing=NODE0' matches no tensor",
+        "NODE1 F32: ",
+        "a token reads on node 1: ",
+    ):
+        assert text in result.stderr
+
+
+def test_words_of_other_programs_for_numa_are_taken_with_a_note(
+    run_cli: RunCli, tiny_model_path: Path
+) -> None:
+    words = ("-p", "hi", "-n", "1", "--numa", "duplicate", "-cmoe", "-ncmoe", "3")
+    result = run_cli("generate", tiny_model_path, *words)
+    assert result.returncode == 0, result.stderr
+    assert "note: --numa duplicate is mirror here" in result.stderr

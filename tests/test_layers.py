@@ -65,6 +65,7 @@ RUST_ORDER = (
     ("state",),
     ("ops",),
     ("program",),
+    ("traffic",),
     ("candidates",),
     ("exec",),
 )

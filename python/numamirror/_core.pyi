@@ -23,6 +23,7 @@ __all__ = [
     "packed_forms",
     "phase_rows",
     "quant_types",
+    "token_reads",
     "topology",
     "verify_program",
 ]
@@ -138,6 +139,9 @@ def memory_needs(
     Raises:
         UnsupportedError: There is no such buffer with so many nodes.
     """
+
+def token_reads(program: str, buffers: Sequence[str], threads: ThreadPlan) -> list[list[int]]:
+    """Weight bytes that a token's products read, [reader][home], by nodes in use."""
 
 def buffers(n_nodes: int) -> list[str]:
     """Names of the buffers that there are with so many nodes."""

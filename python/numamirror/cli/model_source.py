@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 
-from numamirror import default_model, report
+from numamirror import _core, default_model, report
 from numamirror.cli.parsing import Arguments
 from numamirror.engine import Model, Prepared, prepare
 from numamirror.gguf_file import ModelFile, open_model
@@ -49,6 +49,8 @@ def loaded_model(arguments: Arguments, prepared: Prepared) -> Iterator[Model]:
         prepared: What `prepared_model` gave.
     """
     is_shown = not arguments.own.quiet
+    if is_shown:
+        report.facts([("nodes", text) for text in node_table(prepared)])
     with report.progress("loading", report.byte_progress, is_shown=is_shown) as progress:
         model = Model(prepared, progress)
     with model:
@@ -58,7 +60,36 @@ def loaded_model(arguments: Arguments, prepared: Prepared) -> Iterator[Model]:
                 report.note(text)
             if arguments.own.verbose:
                 report.line(model.placement.describe())
+                for text in token_reads(model):
+                    report.line(text)
         yield model
+
+
+def node_table(prepared: Prepared) -> list[str]:
+    """What goes onto each node in use, next to what is free there; printed before loading."""
+    free_bytes = {node["id"]: node["free_bytes"] for node in _core.topology()["nodes"]}
+    rows = [("", "weights", "cache", "free", "threads on cpus")]
+    for node, kernel_node in enumerate(prepared.threads.kernel_nodes):
+        cpus = [str(cpu) for cpu, index in prepared.threads.pins if index == node]
+        free = "pretended" if kernel_node is None else report.gib(free_bytes.get(kernel_node, 0))
+        weights = report.gib(prepared.needs.weights_bytes[node])
+        cache = report.gib(prepared.needs.cache_bytes[node])
+        name = f"node {node}" if kernel_node is None else f"node {node} = {kernel_node}"
+        rows.append((name, weights, cache, free, ",".join(cpus) or "none"))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    cells = [[cell.rjust(width) for cell, width in zip(row, widths, strict=False)] for row in rows]
+    return ["  ".join([*cell, row[4]]) for cell, row in zip(cells, rows, strict=True)]
+
+
+def token_reads(model: Model) -> list[str]:
+    """Weights that a token reads, by the node that reads and the memory that it reads from."""
+    reads = _core.token_reads(model.program.to_json(), model.placement.buffers, model.threads)
+    return [
+        f"a token reads on node {reader}: {report.gib(n_bytes)} of node {home}'s memory"
+        for reader, homes in enumerate(reads)
+        for home, n_bytes in enumerate(homes)
+        if n_bytes
+    ]
 
 
 def notes(model: Model) -> list[str]:

@@ -20,6 +20,7 @@
 //! | [`arena`] | activations and who may write them |
 //! | [`ops`] | the ops |
 //! | [`program`] | a forward pass as data, verified |
+//! | [`traffic`] | bytes that a token reads, node by node |
 //! | [`exec`] | the walk over a program |
 //! | [`candidates`] | the best next tokens |
 //!
@@ -47,5 +48,6 @@ pub mod quant;
 pub mod state;
 pub mod sys;
 pub mod topology;
+pub mod traffic;
 pub mod weights;
 pub mod workers;

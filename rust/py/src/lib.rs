@@ -17,7 +17,7 @@ mod _core {
     #[pymodule_export]
     use crate::registry::{dequantize, isa, isas, op_schema, packed_forms, quant_types};
     #[pymodule_export]
-    use crate::sizes::{buffers, memory_needs, packed_bytes, verify_program};
+    use crate::sizes::{buffers, memory_needs, packed_bytes, token_reads, verify_program};
     #[pymodule_export]
     use crate::topology::{ThreadPlan, phase_rows, topology};
 }

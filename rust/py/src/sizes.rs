@@ -10,6 +10,7 @@ use numamirror_core::error::{Error, Result};
 use numamirror_core::isa;
 use numamirror_core::program::Program;
 use numamirror_core::state::{CacheType, StateLimits, cache_bytes};
+use numamirror_core::traffic;
 use numamirror_core::weights::{Layout, Role, TensorSpec};
 use pyo3::prelude::*;
 
@@ -79,6 +80,23 @@ pub(crate) fn memory_needs(
         Ok((weights.node_bytes().to_vec(), cache, activations))
     };
     errors::map(py, needs())
+}
+
+/// Weight bytes that a token's products read: `[reader][home]`, by nodes in use.
+#[pyfunction]
+pub(crate) fn token_reads(
+    py: Python<'_>,
+    program: &str,
+    buffers: Vec<String>,
+    threads: &ThreadPlan,
+) -> PyResult<Vec<Vec<u64>>> {
+    let reads = || {
+        let program = Program::from_json(program)?;
+        let node_threads = threads.plan.node_threads();
+        let layout = layout(&program, &buffers, &node_threads, isa::choose(None)?)?;
+        Ok(traffic::token_reads(&program, &layout, &node_threads))
+    };
+    errors::map(py, reads())
 }
 
 /// Names of the buffers that there are with so many nodes.
