@@ -49,7 +49,7 @@ def loaded_model(arguments: Arguments, prepared: Prepared) -> Iterator[Model]:
         prepared: What `prepared_model` gave.
     """
     is_shown = not arguments.own.quiet
-    if is_shown:
+    if is_shown and (arguments.own.verbose or len(prepared.threads.kernel_nodes) > 1):
         report.facts([("nodes", text) for text in node_table(prepared)])
     with report.progress("loading", report.byte_progress, is_shown=is_shown) as progress:
         model = Model(prepared, progress)
