@@ -7,6 +7,7 @@ each value at least once.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ RULES: tuple[tuple[str, ...], ...] = (
     (r"ffn=NODE0,attn=MIRROR,token_embd=SPLIT",),
     (r"blk\.0\..*=MIRROR", r"norm=NODE0", r"down=CPU"),
 )
-N_TOKENS = 80
+CHUNK_TOKENS = (1, 7, 64, 512)
+N_TOKENS = 66
 PAGE_BYTES = 4096
 
 
@@ -49,27 +51,33 @@ def expected(path: Path) -> Iterator[tuple[list[int], NDArray[np.float32]]]:
         yield ids, model.logits(ids)
 
 
-def logits(path: Path, ids: list[int], **options: Any) -> NDArray[np.float32]:  # noqa: ANN401
-    """A prompt but for its last three tokens, which are fed one by one."""
-    with numamirror.load(path, **options) as model:
-        rows = [model.forward([(0, i, token, True) for i, token in enumerate(ids[:-3])])]
-        rows += [model.forward([(0, i, ids[i], True)]) for i in range(len(ids) - 3, len(ids))]
-    return np.concatenate(rows)
+def in_chunks(model: numamirror.Model, ids: list[int], size: int) -> NDArray[np.float32]:
+    """Logits of a sequence that is fed `size` tokens at a time."""
+    items = [(0, i, token, True) for i, token in enumerate(ids)]
+    chunks = (items[start : start + size] for start in range(0, len(items), size))
+    return np.concatenate([model.forward(chunk) for chunk in chunks])
+
+
+def same_bits(found: NDArray[np.float32], expected: NDArray[np.float32]) -> bool:
+    return np.array_equal(found.view(np.uint32), expected.view(np.uint32))
 
 
 @pytest.mark.parametrize("numa", MATRIX_DEFAULTS)
 @pytest.mark.parametrize("nodes", NODES)
-def test_bits_do_not_depend_on_nodes_modes_rules_or_threads(
+def test_bits_do_not_depend_on_nodes_modes_rules_threads_or_chunks(
     path: Path, expected: tuple[list[int], NDArray[np.float32]], numa: str, nodes: int
 ) -> None:
     ids, bits = expected
-    for threads in THREADS:
-        for rules in RULES:
-            found = logits(
-                path, ids, numa=numa, simulate_nodes=nodes, threads=threads, override_tensor=rules
-            )
-            where = f"{numa} on {nodes} nodes, {threads} threads, {rules}"
-            assert np.array_equal(found.view(np.uint32), bits.view(np.uint32)), where
+    for threads, rules in product(THREADS, RULES):
+        options: dict[str, Any] = {
+            "numa": numa,
+            "simulate_nodes": nodes,
+            "override_tensor": rules,
+        }
+        with numamirror.load(path, threads=threads, **options) as model:
+            for size in CHUNK_TOKENS:
+                where = f"{threads} threads, {rules}, {size} at a time"
+                assert same_bits(in_chunks(model, ids, size), bits), where
 
 
 @pytest.mark.parametrize(
@@ -87,12 +95,16 @@ def test_the_real_model_has_the_same_bits(
 ) -> None:
     path = default_model.find()
     ids = feeding.random_ids(49152, 40)
-    bits = logits(path, ids, threads=1, numa="off")
-    found = logits(
-        path, ids, threads=threads, threads_batch=batch, simulate_nodes=nodes, numa=numa,
-        override_tensor=rules,
-    )  # fmt: skip
-    assert np.array_equal(found.view(np.uint32), bits.view(np.uint32))
+    with numamirror.load(path, threads=1, numa="off") as model:
+        bits = model.logits(ids)
+    options: dict[str, Any] = {
+        "simulate_nodes": nodes,
+        "numa": numa,
+        "override_tensor": rules,
+    }
+    with numamirror.load(path, threads=threads, threads_batch=batch, **options) as model:
+        for size in (1, 7, 64):
+            assert same_bits(in_chunks(model, ids, size), bits), f"{size} at a time"
 
 
 def test_defaults_and_rules_give_buffers(path: Path) -> None:
