@@ -9,11 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use numamirror_core::batch::BatchItem;
+use numamirror_core::buffer::Buffer;
 use numamirror_core::candidates::{self, Penalties};
 use numamirror_core::error::{Error, Result};
 use numamirror_core::exec::{ExecOptions, Executor};
 use numamirror_core::isa;
-use numamirror_core::load::{load, open};
+use numamirror_core::load::{Memory, load, open};
+use numamirror_core::memory::PageKind;
 use numamirror_core::program::Program;
 use numamirror_core::sys;
 use numamirror_core::topology::{CpuId, ThreadPlan, Topology, allowed_cpus};
@@ -80,12 +82,19 @@ impl Engine {
         let executor = enter(py, notice, |poll| {
             let workers = Workers::new(&threads.pins)?;
             let (files, sources) = open(&sources)?;
-            let layout = Layout::new(program.tensors(), isa)?;
+            let node_threads = node_threads(&threads);
+            let buffers = vec![Buffer::split(); program.tensors().len()];
+            let layout = Layout::on_nodes(program.tensors(), &buffers, &node_threads, isa)?;
+            let memory = Memory {
+                kernel_nodes: &vec![None; node_threads.len()],
+                pages: PageKind::Transparent,
+                sysfs_root: Path::new("/sys"),
+            };
             let mut advance = |bytes| {
                 done.store(bytes, Ordering::Relaxed);
                 poll()
             };
-            let weights = load(layout, &files, &sources, &workers, &mut advance)?;
+            let weights = load(layout, &memory, &files, &sources, &workers, &mut advance)?;
             Executor::new(program, weights, workers, isa, options)
         })?;
         Ok(Self {
@@ -126,8 +135,14 @@ impl Engine {
     /// Bytes of the packed weights, and how many of them lie in huge pages.
     fn weight_pages(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
         let executor = self.lock_with_gil(py);
-        let report = errors::map(py, executor.weights().memory().page_report())?;
-        Ok((report.resident_bytes, report.huge_bytes))
+        let arenas = executor.weights().arenas();
+        let (mut resident_bytes, mut huge_bytes) = (0, 0);
+        for (node, _) in arenas.iter() {
+            let sizes = errors::map(py, arenas.page_report(node))?.sizes;
+            resident_bytes += sizes.resident_bytes;
+            huge_bytes += sizes.huge_bytes;
+        }
+        Ok((resident_bytes, huge_bytes))
     }
 
     /// One forward pass over (sequence, position, token, wants logits).
@@ -216,4 +231,10 @@ fn plan_threads(
     let affinity: Vec<CpuId> = sys::affinity()?.into_iter().map(CpuId).collect();
     let allowed = allowed_cpus(&affinity, cpu_range)?;
     ThreadPlan::new(&topology, &allowed, threads, threads_batch)
+}
+
+/// Workers of each node in use; pins are contiguous by node.
+fn node_threads(threads: &ThreadPlan) -> Vec<usize> {
+    let nodes = threads.pins.chunk_by(|a, b| a.node == b.node);
+    nodes.map(<[_]>::len).collect()
 }
