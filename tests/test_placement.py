@@ -29,6 +29,7 @@ RULES: tuple[tuple[str, ...], ...] = (
     (),
     (r"ffn=NODE0,attn=MIRROR,token_embd=SPLIT",),
     (r"blk\.0\..*=MIRROR", r"norm=NODE0", r"down=CPU"),
+    (r"ffn=MMAP,attn=INTERLEAVE",),
 )
 CHUNK_TOKENS = (1, 7, 64, 512)
 N_TOKENS = 66
@@ -88,6 +89,7 @@ def test_bits_do_not_depend_on_nodes_modes_rules_threads_or_chunks(
         (8, "auto", 8, 2, (r"ffn=NODE7,attn_[qk]=MIRROR",)),
         (2, "off", 3, 1, ()),
         (4, "split", 1, 8, (r"token_embd=NODE2",)),
+        (2, "interleave", 2, 2, (r"ffn_(up|gate)=MMAP",)),
     ],
 )
 def test_the_real_model_has_the_same_bits(

@@ -144,7 +144,7 @@ class Model:
 
     def _load(self, progress: LoadProgress | None) -> _core.Engine:
         records = self.model_file.tensors
-        total = self.plan.weight_bytes
+        total = self.placement.read_bytes
         return _core.Engine(
             self.program.to_json(),
             [(str(records[t.name].path), records[t.name].offset) for t in self.program.tensors],

@@ -58,8 +58,8 @@ class LoadOptions:
         cache_type_v: Element type of cached values.
         parallel: Sequences of `ctx_size` that the cache holds at once.
         chat_template_file: A Jinja template to use in place of the model's own.
-        numa: Where matrices go by default: `split`, `mirror`, `off` (one node, one copy, nothing
-            bound), `auto` (split for now).
+        numa: Where matrices go by default: `split`, `mirror`, `interleave`, `off` (one node, one
+            copy, nothing bound), `auto` (split for now).
         simulate_nodes: Deal the cores to this many pretended nodes; None: the machine's own nodes.
         override_tensor: `PATTERN=BUFFER` rules.
         cpu_moe: The rule that puts all experts into the default buffer.

@@ -16,7 +16,13 @@ from numamirror.overrides import Matches, Rule, match
 from numamirror.plan import Plan
 from numamirror.units import GIB
 
-MATRIX_DEFAULTS = {"auto": "SPLIT", "split": "SPLIT", "mirror": "MIRROR", "off": "SPLIT"}
+MATRIX_DEFAULTS = {
+    "auto": "SPLIT",
+    "split": "SPLIT",
+    "mirror": "MIRROR",
+    "interleave": "INTERLEAVE",
+    "off": "SPLIT",
+}
 """Buffer of matrices by `--numa`; `off` has one node, to which all is dealt."""
 
 VECTOR_DEFAULT = "MIRROR"
@@ -45,6 +51,11 @@ class Placement:
 
     tensors: tuple[PlacedTensor, ...]
     rules: Matches
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of the file that a load reads: all but those of what stays in its page cache."""
+        return sum(tensor.file_bytes for tensor in self.tensors if tensor.buffer != "MMAP")
 
     @property
     def buffers(self) -> list[str]:

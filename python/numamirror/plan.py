@@ -32,11 +32,6 @@ class Plan:
     config: Config
     tensors: tuple[TensorNeed, ...]
 
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the tensors in use, as the file has them."""
-        return sum(self.model_file.tensors[need.name].n_bytes for need in self.tensors)
-
     def describe(self) -> str:
         """Hyper-parameters and tensors, for `plan --show plan`."""
         lines = [f"architecture: {self.architecture}"]

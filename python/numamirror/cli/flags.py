@@ -382,8 +382,8 @@ FLAGS: tuple[Flag, ...] = (
     ),
     Flag(
         "numa",
-        "where weights go by default: split over nodes, a mirror on each, or off for one node; "
-        "auto is split",
+        "where weights go by default: split over nodes, a mirror on each, interleave for pages in "
+        "turn, off for one node; auto is split",
         group="placement",
         commands=_WITH_LOAD,
         kind=values.choice(*NUMA_MODES),

@@ -17,6 +17,7 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::isa::vector::VectorOps;
+use crate::mapped::MappedReads;
 use crate::memory::Mapping;
 use crate::packed::{Activations, OutTile, Q8_BLOCK_ELEMS, Q8Activations};
 use crate::weights::MatrixRef;
@@ -304,7 +305,12 @@ impl Tile<'_> {
     /// The product of the tile's rows of activations with the matrix rows that are its columns.
     ///
     /// `activations` holds the tile's rows only. Columns start at a panel's first row.
-    pub(crate) fn multiply(&mut self, matrix: &MatrixRef<'_>, activations: &Activations<'_>) {
+    pub(crate) fn multiply(
+        &mut self,
+        matrix: &MatrixRef<'_>,
+        activations: &Activations<'_>,
+        reads: &MappedReads<'_>,
+    ) {
         assert_eq!(matrix.n_rows(), self.width, "matrix and slot differ");
         let first_panel = self.cols.start / matrix.panel_rows();
         let last_panel = self.cols.end.div_ceil(matrix.panel_rows());
@@ -317,7 +323,7 @@ impl Tile<'_> {
             unsafe {
                 let start = self.pointer.add(self.rows.start * self.width + col);
                 let out = OutTile::new(start, self.width, n_rows);
-                matrix.multiply(panel, activations, self.rows.len(), out);
+                matrix.multiply(panel, activations, self.rows.len(), out, reads);
             }
         }
     }

@@ -4,6 +4,7 @@
 //! Knows nothing of Python: the binding maps each variant to a class of `numamirror.errors`.
 
 use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Everything that can go wrong in the engine, in words for the person at the terminal.
 ///
@@ -228,3 +229,29 @@ impl fmt::Display for MemoryLimit {
 
 /// Result with the engine's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// The first error that any of several workers meets.
+#[derive(Debug, Default)]
+pub(crate) struct FirstError(Mutex<Option<Error>>);
+
+impl FirstError {
+    /// Keeps the error, unless there was one before.
+    pub(crate) fn report(&self, error: Error) {
+        self.lock().get_or_insert(error);
+    }
+
+    /// Whether there is one.
+    pub(crate) fn is_set(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// The error, if there is one, once all workers are done.
+    pub(crate) fn into_result(self) -> Result<()> {
+        let error = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        error.map_or(Ok(()), Err)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Error>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

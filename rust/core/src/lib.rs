@@ -12,6 +12,7 @@
 //! | [`quant`] | quantization types, decoded to the canonical form |
 //! | [`packed`] | packed forms: layouts, packers, scalar kernels |
 //! | [`isa`] | instruction sets: kernels and element-wise functions |
+//! | [`mapped`] | tensors that stay in their file |
 //! | [`buffer`] | buffer types: which node gets which rows |
 //! | [`weights`] | where each tensor lies |
 //! | [`load`] | from file ranges to packed weights |
@@ -40,6 +41,7 @@ pub mod error;
 pub mod exec;
 pub mod isa;
 pub mod load;
+pub mod mapped;
 pub mod memory;
 pub mod ops;
 pub mod packed;

@@ -11,9 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockWriteGuard};
 
 use crate::buffer::Home;
-use crate::error::{Error, Result};
-use crate::memory::{NodeArenas, PageKind, first_touch};
-use crate::quant::QuantType;
+use crate::error::{Error, FirstError, Result};
+use crate::memory::{FileRange, NodeArenas, PageKind, first_touch};
 use crate::topology::NodeId;
 use crate::weights::{Entry, Layout, Part, Role, Weights};
 use crate::workers::{Control, Team, Workers};
@@ -111,6 +110,21 @@ struct Owned<'a> {
     out: &'a mut [u8],
 }
 
+/// Pieces that workers take one by one.
+struct Pieces<'a>(Mutex<std::vec::IntoIter<Owned<'a>>>);
+
+impl<'a> Pieces<'a> {
+    fn new(pieces: Vec<Owned<'a>>) -> Self {
+        Self(Mutex::new(pieces.into_iter()))
+    }
+
+    /// The next one; the lock is held no longer than that.
+    fn take(&self) -> Option<Owned<'a>> {
+        let mut pieces = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        pieces.next()
+    }
+}
+
 /// A piece that every node has a copy of: packed on one, copied by the others.
 struct Mirrored<'a> {
     piece: Piece<'a>,
@@ -161,19 +175,44 @@ pub fn load(
         "a source in no file"
     );
     let mut arenas = NodeArenas::reserve("weights", &layout.node_bytes, memory.kernel_nodes)?;
+    arenas.interleave(layout.interleaved.clone());
+    let mapped = map_files(&layout, files, sources)?;
     arenas.commit(memory.pages, memory.sysfs_root)?;
     first_touch(&mut arenas, workers, &mut |_| progress(0))?;
     fill_arenas(&layout, &mut arenas, files, sources, workers, progress)?;
-    Ok(Weights::new(arenas, layout))
+    Ok(Weights::new(arenas, layout, mapped))
+}
+
+/// Maps what stays in its file, after a look whether it is all there.
+fn map_files(
+    layout: &Layout,
+    files: &[WeightFile],
+    sources: &[Source],
+) -> Result<Vec<Option<FileRange>>> {
+    let map = |(entry, source): (&Entry, &Source)| {
+        if !entry.is_mapped() {
+            return Ok(None);
+        }
+        let file = &files[source.file];
+        let range = FileRange::new(&file.file, source.offset, entry.file_bytes());
+        range.map(Some).map_err(|source| Error::ReadWeights {
+            tensor: entry.spec.name.clone(),
+            path: file.path.clone(),
+            source,
+        })
+    };
+    layout.entries.iter().zip(sources).map(map).collect()
 }
 
 /// What the workers of a load share.
 struct Loading<'a> {
     files: &'a [WeightFile],
     /// Pieces of each node's own, taken from the front.
-    owned: Vec<Mutex<std::vec::IntoIter<Owned<'a>>>>,
+    owned: Vec<Pieces<'a>>,
+    /// Pieces that any node's workers take.
+    shared: Pieces<'a>,
     mirrored: Vec<Mirrored<'a>>,
-    failure: Mutex<Option<Error>>,
+    failure: FirstError,
     done_bytes: AtomicU64,
 }
 
@@ -185,12 +224,10 @@ impl Loading<'_> {
         let (node, n_nodes) = (team.node().0, team.n_nodes());
         let arenas: Vec<usize> = (node..self.owned.len()).step_by(n_nodes).collect();
         let mut buffer = Vec::new();
-        for &arena in &arenas {
-            // Not in the head of the loop: the lock would be held while a piece is filled.
-            let next = || lock(&self.owned[arena]).next();
-            while let Some(Owned { piece, out }) = next() {
-                self.fill(&piece, out, &mut buffer);
-            }
+        let own = || arenas.iter().find_map(|&arena| self.owned[arena].take());
+        let next = || own().or_else(|| self.shared.take());
+        while let Some(Owned { piece, out }) = next() {
+            self.fill(&piece, out, &mut buffer);
         }
         // Each node packs every n-th mirrored piece into its own copy.
         let n_own = self.mirrored.len().saturating_sub(node).div_ceil(n_nodes);
@@ -213,7 +250,7 @@ impl Loading<'_> {
 
     /// Reads and packs a piece, unless the load has failed already.
     fn fill(&self, piece: &Piece<'_>, out: &mut [u8], buffer: &mut Vec<u8>) {
-        if lock(&self.failure).is_some() {
+        if self.failure.is_set() {
             return;
         }
         match fill(piece, self.files, buffer, out) {
@@ -221,9 +258,7 @@ impl Loading<'_> {
                 self.done_bytes
                     .fetch_add(piece.file_bytes(), Ordering::Relaxed);
             }
-            Err(error) => {
-                lock(&self.failure).get_or_insert(error);
-            }
+            Err(error) => self.failure.report(error),
         }
     }
 }
@@ -240,38 +275,40 @@ fn fill_arenas(
     let (mirrored, owned): (Vec<_>, Vec<_>) = slices
         .map(|slice| slice.split_at_mut(layout.mirrored_bytes))
         .unzip();
+    let mut owned = owned;
+    let mut shared: &mut [u8] = &mut [];
+    if !layout.interleaved.is_empty() {
+        let own_bytes = layout.interleaved.start - layout.mirrored_bytes;
+        (owned[0], shared) = std::mem::take(&mut owned[0]).split_at_mut(own_bytes);
+    }
+    let start = layout.mirrored_bytes;
     let owned = owned.into_iter().enumerate().map(|(node, memory)| {
-        let pieces = cut_owned(layout, sources, node, memory);
-        Mutex::new(pieces.into_iter())
+        Pieces::new(cut_owned(layout, sources, Home::Node(node), start, memory))
     });
+    let start = layout.interleaved.start;
+    let shared = cut_owned(layout, sources, Home::Interleaved, start, shared);
     let loading = Loading {
         files,
         owned: owned.collect(),
+        shared: Pieces::new(shared),
         mirrored: cut_mirrored(layout, sources, mirrored),
-        failure: Mutex::new(None),
+        failure: FirstError::default(),
         done_bytes: AtomicU64::new(0),
     };
     let done_bytes = || loading.done_bytes.load(Ordering::Relaxed);
     let mut poll = || {
-        let failed = lock(&loading.failure).is_some();
+        let failed = loading.failure.is_set();
         match progress(done_bytes()) {
             Control::Continue if !failed => Control::Continue,
             _ => Control::Cancel,
         }
     };
     let ran = workers.run(workers.n_threads(), &|team| loading.work(team), &mut poll);
-    if let Some(error) = lock(&loading.failure).take() {
-        return Err(error);
-    }
+    let done_bytes = done_bytes();
+    loading.failure.into_result()?;
     ran?;
-    progress(done_bytes());
+    progress(done_bytes);
     Ok(())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// The pieces that a part is read in.
@@ -290,21 +327,18 @@ fn pieces<'a>(
     })
 }
 
-/// Cuts what is a node's own; `memory` is its arena behind the copies.
+/// Cuts what has one home; `memory` begins at `start` of that home's arena.
 fn cut_owned<'a>(
     layout: &'a Layout,
     sources: &'a [Source],
-    node: usize,
+    home: Home,
+    start: usize,
     mut memory: &'a mut [u8],
 ) -> Vec<Owned<'a>> {
     let mut cut = Vec::new();
-    let mut at = layout.mirrored_bytes;
+    let mut at = start;
     for (entry, source) in layout.entries.iter().zip(sources) {
-        for part in entry
-            .parts
-            .iter()
-            .filter(|part| part.home == Home::Node(node))
-        {
+        for part in entry.parts.iter().filter(|part| part.home == home) {
             (_, memory) = memory.split_at_mut(part.offset - at);
             at = part.offset + part.panels.len() * entry.panel_bytes;
             for piece in pieces(entry, source, part) {
@@ -374,43 +408,21 @@ fn fill(
         source,
     })?;
     match entry.spec.role {
-        Role::Matrix => pack_matrix(entry, first_row, n_rows, buffer, out),
-        Role::Vector => decode_vector(entry.quant, &entry.spec.name, buffer, out),
+        Role::Matrix => {
+            let sources = buffer.chunks(entry.panel_rows * row_bytes);
+            let panels = out.chunks_mut(entry.panel_bytes).zip(sources);
+            let mut numbered = piece.panels.clone().zip(panels);
+            numbered.try_for_each(|(i, (panel, source))| entry.pack_panel(i, source, panel))
+        }
+        Role::Vector => decode_vector(entry, buffer, out),
     }
 }
 
-fn pack_matrix(
-    entry: &Entry,
-    first_row: usize,
-    n_rows: usize,
-    file_rows: &[u8],
-    out: &mut [u8],
-) -> Result<()> {
-    let n_cols = entry.spec.n_cols as usize;
-    let panels = out.chunks_mut(entry.panel_bytes);
-    let sources = file_rows.chunks(entry.panel_rows * entry.file_row_bytes());
-    for (i, (panel, source)) in panels.zip(sources).enumerate() {
-        let at = i * entry.panel_rows;
-        let rows = entry.panel_rows.min(n_rows - at);
-        (entry.form.pack_panel)(entry.quant, source, rows, n_cols, entry.panel_rows, panel)
-            .map_err(|bad| Error::NonFiniteWeight {
-                tensor: entry.spec.name.clone(),
-                row: first_row + at + bad.row,
-                col: bad.col,
-            })?;
-    }
-    Ok(())
-}
-
-fn decode_vector(quant: &QuantType, name: &str, file_row: &[u8], out: &mut [u8]) -> Result<()> {
+fn decode_vector(entry: &Entry, file_row: &[u8], out: &mut [u8]) -> Result<()> {
     let mut values = vec![0.0; out.len() / size_of::<f32>()];
-    quant.dequantize(file_row, &mut values);
+    entry.quant.dequantize(file_row, &mut values);
     if let Some(col) = values.iter().position(|value| !value.is_finite()) {
-        return Err(Error::NonFiniteWeight {
-            tensor: name.into(),
-            row: 0,
-            col,
-        });
+        return Err(entry.bad(0, col));
     }
     for (bytes, value) in out.chunks_exact_mut(size_of::<f32>()).zip(values) {
         bytes.copy_from_slice(&value.to_ne_bytes());

@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 
 pub use memory::{
     address_space_limit_bytes, advise_huge, advise_no_fork, bind, bind_thread, can_populate,
-    commit, data_limit_bytes, map_huge, nodes_of_pages, populate, reserve, reserve_at,
-    reserve_over, unmap,
+    commit, data_limit_bytes, interleave, map_file, map_huge, nodes_of_pages, populate, reserve,
+    reserve_at, reserve_over, unmap,
 };
 
 /// Largest CPU number looked for, well above the kernel's `NR_CPUS` (8192 at most).

@@ -16,7 +16,8 @@ use crate::weights::Layout;
 /// `node_threads`: workers of each node in such a pass.
 ///
 /// # Returns
-/// `[reader][home]`, one row and column a node; 0 where there is nothing to read.
+/// `[reader][home]`, one row and column a node; 0 where there is nothing to read. What is
+/// interleaved or stays in its file has no one home and is left out.
 #[must_use]
 pub fn token_reads(program: &Program, layout: &Layout, node_threads: &[usize]) -> Vec<Vec<u64>> {
     let mut reads = vec![vec![0; node_threads.len()]; node_threads.len()];
@@ -30,6 +31,8 @@ pub fn token_reads(program: &Program, layout: &Layout, node_threads: &[usize]) -
                 }
                 Home::Node(home) => Some(home),
                 Home::EveryNode => None,
+                // Everybody reads these, of all nodes alike or of the page cache.
+                Home::Interleaved | Home::File => continue,
             };
             let shares = row_shares(part.panels.len(), node_threads);
             for (reader, share) in shares.into_iter().enumerate() {

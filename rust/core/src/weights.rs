@@ -15,8 +15,11 @@ use serde::Deserialize;
 use crate::buffer::{Buffer, Extent, Home};
 use crate::error::{Error, Result};
 use crate::isa::Isa;
-use crate::memory::{NodeArenas, round_up};
-use crate::packed::{self, ActivationKind, Activations, MatmulFn, OutTile, PackedForm, form_for};
+use crate::mapped::{MappedReads, PanelScratch};
+use crate::memory::{FileRange, HUGE_PAGE_BYTES, NodeArenas, equal_part_bytes, round_up};
+use crate::packed::{
+    self, ActivationKind, Activations, MAX_PANEL_ROWS, MatmulFn, OutTile, PackedForm, form_for,
+};
 use crate::quant::{self, QuantType};
 use crate::workers::{NodeIndex, Team};
 
@@ -79,7 +82,7 @@ pub(crate) struct Part {
     pub(crate) home: Home,
     /// Which panels.
     pub(crate) panels: Range<usize>,
-    /// First byte, in the arena of their home.
+    /// First byte, in the arena of their home; 0 for those that stay in their file.
     pub(crate) offset: usize,
 }
 
@@ -89,6 +92,7 @@ impl Part {
         match self.home {
             Home::Node(home) => NodeIndex(home),
             Home::EveryNode => node,
+            Home::Interleaved | Home::File => NodeIndex(0),
         }
     }
 }
@@ -147,6 +151,50 @@ impl Entry {
         self.n_panels().saturating_mul(self.panel_bytes)
     }
 
+    /// Whether it stays in its file.
+    #[must_use]
+    pub fn is_mapped(&self) -> bool {
+        self.parts.iter().any(|part| part.home == Home::File)
+    }
+
+    /// Rows of a panel that exist; fewer than [`Entry::panel_rows`] in the last one.
+    pub(crate) fn rows_of(&self, panel: usize) -> Range<usize> {
+        let end = (panel + 1) * self.panel_rows;
+        panel * self.panel_rows..end.min(self.spec.n_rows as usize)
+    }
+
+    /// Packs a panel from its rows in the file.
+    ///
+    /// # Errors
+    /// [`Error::NonFiniteWeight`].
+    pub(crate) fn pack_panel(&self, panel: usize, file_rows: &[u8], out: &mut [u8]) -> Result<()> {
+        let (rows, n_cols) = (self.rows_of(panel), self.spec.n_cols as usize);
+        let pack = self.form.pack_panel;
+        pack(
+            self.quant,
+            file_rows,
+            rows.len(),
+            n_cols,
+            self.panel_rows,
+            out,
+        )
+        .map_err(|bad| self.bad(rows.start + bad.row, bad.col))
+    }
+
+    /// The error for a number that nothing can be multiplied with.
+    pub(crate) fn bad(&self, row: usize, col: usize) -> Error {
+        Error::NonFiniteWeight {
+            tensor: self.spec.name.clone(),
+            row,
+            col,
+        }
+    }
+
+    /// Bytes of it in the file.
+    pub(crate) fn file_bytes(&self) -> usize {
+        (self.spec.n_rows as usize).saturating_mul(self.file_row_bytes())
+    }
+
     /// Bytes of one of its rows in the file.
     #[must_use]
     pub fn file_row_bytes(&self) -> usize {
@@ -157,7 +205,8 @@ impl Entry {
 /// Places of all tensors, known before a byte is read.
 ///
 /// What every node has a copy of comes first in each arena, at the same offset in all; behind it
-/// lies what is the node's own.
+/// lies what is the node's own. The first arena ends with what is interleaved. What stays in its
+/// file has no place.
 #[derive(Debug, Clone)]
 pub struct Layout {
     /// One entry a tensor, in order of id.
@@ -166,6 +215,8 @@ pub struct Layout {
     pub(crate) mirrored_bytes: usize,
     /// Bytes of each node's arena.
     pub(crate) node_bytes: Vec<usize>,
+    /// The end of the first arena that lies on all nodes: whole huge pages.
+    pub(crate) interleaved: Range<usize>,
 }
 
 impl Layout {
@@ -197,31 +248,45 @@ impl Layout {
             entries: entries?,
             mirrored_bytes: 0,
             node_bytes: vec![0; node_threads.len()],
+            interleaved: 0..0,
         };
-        let placed = layout
-            .entries
-            .iter()
-            .zip(buffers)
-            .map(|(entry, buffer)| buffer.place(entry.n_panels(), node_threads));
+        let placed = layout.entries.iter().zip(buffers).map(|(entry, buffer)| {
+            let extents = buffer.place(entry.n_panels(), node_threads);
+            let is_mapped = extents.iter().any(|extent| extent.home == Home::File);
+            // A vector is decoded to be used: it can't stay in its file.
+            match entry.spec.role {
+                Role::Vector if is_mapped => Buffer::mirror().place(1, node_threads),
+                _ => extents,
+            }
+        });
         let placed: Vec<Vec<Extent>> = placed.collect();
-        for everywhere in [true, false] {
-            for (entry, extents) in layout.entries.iter_mut().zip(&placed) {
-                for extent in extents {
-                    if (extent.home == Home::EveryNode) == everywhere {
-                        add_part(
-                            entry,
-                            extent,
-                            &mut layout.mirrored_bytes,
-                            &mut layout.node_bytes,
-                        );
-                    }
-                }
-            }
-            if everywhere {
-                layout.node_bytes.fill(layout.mirrored_bytes);
-            }
-        }
+        layout.lay_out(&placed);
         Ok(layout)
+    }
+
+    /// Gives every extent its place, home by home.
+    fn lay_out(&mut self, placed: &[Vec<Extent>]) {
+        let (entries, nodes) = (&mut self.entries, &mut self.node_bytes);
+        let mirrored = &mut self.mirrored_bytes;
+        add_parts(entries, placed, |home, n_bytes| {
+            (home == Home::EveryNode).then(|| take(mirrored, n_bytes))
+        });
+        nodes.fill(*mirrored);
+        add_parts(entries, placed, |home, n_bytes| match home {
+            Home::Node(node) => Some(take(&mut nodes[node], n_bytes)),
+            _ => None,
+        });
+        let start = round_up(nodes[0], HUGE_PAGE_BYTES);
+        let mut end = start;
+        add_parts(entries, placed, |home, n_bytes| {
+            (home == Home::Interleaved).then(|| take(&mut end, n_bytes))
+        });
+        if end > start {
+            end = round_up(end, HUGE_PAGE_BYTES);
+            self.interleaved = start..end;
+            nodes[0] = end;
+        }
+        add_parts(entries, placed, |home, _| (home == Home::File).then_some(0));
     }
 
     /// One entry a tensor, in order of id.
@@ -236,6 +301,42 @@ impl Layout {
         &self.node_bytes
     }
 
+    /// Bytes that the first arena holds for all nodes: whole huge pages, dealt to them in turn.
+    #[must_use]
+    pub fn interleaved_bytes(&self) -> usize {
+        self.interleaved.len()
+    }
+
+    /// Bytes to count against each node: its arena, but of what is interleaved an equal part, in
+    /// whole huge pages (so the sum may be a page a node more than [`Layout::n_bytes`]).
+    #[must_use]
+    pub fn budget_bytes(&self) -> Vec<usize> {
+        let mut bytes = self.node_bytes.clone();
+        if !self.interleaved.is_empty() {
+            bytes[0] = self.interleaved.start;
+            let part = equal_part_bytes(self.interleaved.len(), bytes.len());
+            for bytes in &mut bytes {
+                *bytes = bytes.saturating_add(part);
+            }
+        }
+        bytes
+    }
+
+    /// Bytes of the files that a load reads: all but those of tensors that stay in them.
+    #[must_use]
+    pub fn read_bytes(&self) -> u64 {
+        let read = self.entries.iter().filter(|entry| !entry.is_mapped());
+        read.fold(0, |sum, entry| {
+            (entry.file_bytes() as u64).saturating_add(sum)
+        })
+    }
+
+    /// Bytes of scratch that a worker needs to read the tensors that stay in their file.
+    pub(crate) fn panel_scratch_bytes(&self) -> usize {
+        let mapped = self.entries.iter().filter(|entry| entry.is_mapped());
+        mapped.map(|entry| entry.panel_bytes).max().unwrap_or(0)
+    }
+
     /// Bytes of memory that they need together; `usize::MAX` for more than that.
     #[must_use]
     pub fn n_bytes(&self) -> usize {
@@ -245,19 +346,31 @@ impl Layout {
     }
 }
 
-/// Gives an extent the next bytes of its home.
-fn add_part(entry: &mut Entry, extent: &Extent, mirrored: &mut usize, nodes: &mut [usize]) {
-    let end = match extent.home {
-        Home::EveryNode => mirrored,
-        Home::Node(node) => &mut nodes[node],
-    };
-    entry.parts.push(Part {
-        home: extent.home,
-        panels: extent.panels.clone(),
-        offset: *end,
-    });
-    let n_bytes = extent.panels.len().saturating_mul(entry.panel_bytes);
-    *end = round_up(n_bytes, TENSOR_ALIGN).saturating_add(*end);
+/// Makes parts of the extents that `offset_of` has a place for, by home and size in bytes.
+fn add_parts(
+    entries: &mut [Entry],
+    placed: &[Vec<Extent>],
+    mut offset_of: impl FnMut(Home, usize) -> Option<usize>,
+) {
+    for (entry, extents) in entries.iter_mut().zip(placed) {
+        for extent in extents {
+            let n_bytes = extent.panels.len().saturating_mul(entry.panel_bytes);
+            if let Some(offset) = offset_of(extent.home, n_bytes) {
+                entry.parts.push(Part {
+                    home: extent.home,
+                    panels: extent.panels.clone(),
+                    offset,
+                });
+            }
+        }
+    }
+}
+
+/// The next `n_bytes` behind an end, in whole pages.
+fn take(end: &mut usize, n_bytes: usize) -> usize {
+    let start = *end;
+    *end = round_up(n_bytes, TENSOR_ALIGN).saturating_add(start);
+    start
 }
 
 /// All weights of a model, packed and in place.
@@ -268,11 +381,27 @@ pub struct Weights {
     /// What workers find, when it is not empty, in place of a panel at home on another node.
     #[cfg(test)]
     remote: Vec<u8>,
+    /// The file's bytes of each tensor that stays there.
+    mapped: Vec<Option<FileRange>>,
 }
 
 impl Weights {
     /// Weights whose arenas were filled as `layout` says.
-    pub(crate) fn new(arenas: NodeArenas, layout: Layout) -> Self {
+    ///
+    /// # Args
+    /// `mapped`: for each tensor that stays in its file, all its bytes there.
+    pub(crate) fn new(arenas: NodeArenas, layout: Layout, mapped: Vec<Option<FileRange>>) -> Self {
+        let with_range = layout.entries.iter().zip(&mapped);
+        assert!(
+            mapped.len() == layout.entries.len()
+                && with_range
+                    .filter(|(entry, _)| entry.is_mapped())
+                    .all(|(entry, range)| {
+                        let n_bytes = range.as_ref().map(|range| range.bytes().len());
+                        n_bytes == Some(entry.file_bytes())
+                    }),
+            "tensors in no file"
+        );
         let sizes = arenas.iter().map(|(_, arena)| arena.len_bytes());
         assert!(
             sizes
@@ -286,6 +415,7 @@ impl Weights {
             layout,
             #[cfg(test)]
             remote: Vec::new(),
+            mapped,
         }
     }
 
@@ -320,6 +450,13 @@ impl Weights {
             weights: self,
             node,
         }
+    }
+
+    /// Rows of a tensor in its file, when it stays there.
+    fn file_rows(&self, id: TensorId, rows: Range<usize>) -> Option<&[u8]> {
+        let row_bytes = self.layout.entries[id.0 as usize].file_row_bytes();
+        let range = self.mapped[id.0 as usize].as_ref()?;
+        Some(&range.bytes()[rows.start * row_bytes..rows.end * row_bytes])
     }
 
     /// Bytes of an arena.
@@ -390,6 +527,7 @@ impl<'a> NodeWeights<'a> {
     #[must_use]
     pub fn matrix(&self, id: TensorId) -> MatrixRef<'a> {
         MatrixRef {
+            id,
             entry: self.entry(id, Role::Matrix),
             weights: self.weights,
             node: self.node,
@@ -400,6 +538,7 @@ impl<'a> NodeWeights<'a> {
 /// A packed matrix, `[n_rows, n_cols]`, as one node's workers read it.
 #[derive(Debug, Clone, Copy)]
 pub struct MatrixRef<'a> {
+    id: TensorId,
     entry: &'a Entry,
     weights: &'a Weights,
     node: NodeIndex,
@@ -422,6 +561,11 @@ impl MatrixRef<'_> {
     #[must_use]
     pub fn panel_rows(&self) -> usize {
         self.entry.panel_rows
+    }
+
+    /// Whether it stays in its file, so that a product packs it anew.
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.entry.is_mapped()
     }
 
     /// What its kernels multiply with.
@@ -458,7 +602,7 @@ impl MatrixRef<'_> {
     pub(crate) fn owner(&self, row: usize, team: &Team<'_>) -> NodeIndex {
         match self.part_of(row / self.panel_rows()).home {
             Home::Node(home) => NodeIndex(home % team.n_nodes()),
-            Home::EveryNode => NodeIndex(row % team.n_nodes()),
+            _ => NodeIndex(row % team.n_nodes()),
         }
     }
 
@@ -469,7 +613,19 @@ impl MatrixRef<'_> {
         &parts[index.unwrap_or(parts.len() - 1)]
     }
 
-    fn panel(&self, panel: usize) -> &[u8] {
+    /// A packed panel: in its home, or packed into scratch when it stays in its file.
+    fn panel<'s>(&'s self, panel: usize, scratch: &'s mut PanelScratch) -> Result<&'s [u8]> {
+        let rows = self.entry.rows_of(panel);
+        if let Some(file_rows) = self.weights.file_rows(self.id, rows) {
+            let out = scratch.panel(self.entry.panel_bytes);
+            self.entry.pack_panel(panel, file_rows, out)?;
+            return Ok(out);
+        }
+        Ok(self.packed_panel(panel))
+    }
+
+    /// A panel that lies in an arena.
+    fn packed_panel(&self, panel: usize) -> &[u8] {
         let part = self.part_of(panel);
         let node = part.seen_from(self.node);
         #[cfg(test)]
@@ -482,19 +638,35 @@ impl MatrixRef<'_> {
     }
 
     /// One row's exact values into `out`, `f32[n_cols]`.
-    pub fn unpack_row(&self, row: usize, out: &mut [f32]) {
+    ///
+    /// # Errors
+    /// [`Error::NonFiniteWeight`] for a tensor that stays in its file, `out` then being zeros: the
+    /// others were checked when they were loaded.
+    pub fn unpack_row(&self, row: usize, out: &mut [f32]) -> Result<()> {
+        if let Some(file_row) = self.weights.file_rows(self.id, row..row + 1) {
+            self.entry.quant.dequantize(file_row, out);
+            let Some(col) = out.iter().position(|value| !value.is_finite()) else {
+                return Ok(());
+            };
+            out.fill(0.0);
+            let in_block = col % self.entry.quant.block_elems;
+            return Err(self.entry.bad(row, col - in_block));
+        }
         let (panel, within) = (row / self.panel_rows(), row % self.panel_rows());
         let unpack = self.entry.form.unpack_row;
         unpack(
-            self.panel(panel),
+            self.packed_panel(panel),
             self.panel_rows(),
             self.n_cols(),
             within,
             out,
         );
+        Ok(())
     }
 
     /// The product of `n_tokens` activations with the rows of one panel.
+    ///
+    /// Zeros, and a report to `reads`, when the panel can't be packed.
     ///
     /// # Safety
     /// `out` must be valid for `n_tokens` rows, exclusively; `activations` must hold `n_tokens`
@@ -505,19 +677,22 @@ impl MatrixRef<'_> {
         activations: &Activations<'_>,
         n_tokens: usize,
         out: OutTile,
+        reads: &MappedReads<'_>,
     ) {
-        let panel = self.panel(panel);
-        // SAFETY: the kernel came from a detected ISA (`Layout::new`), the panel was laid out and
-        // packed for it; `out` and `activations` as this function's contract says.
-        unsafe {
-            (self.entry.kernel)(
-                panel,
-                self.panel_rows(),
-                self.n_cols(),
-                activations,
-                n_tokens,
-                out,
-            );
-        }
+        let (panel_rows, n_cols) = (self.panel_rows(), self.n_cols());
+        reads.with_scratch(|scratch| match self.panel(panel, scratch) {
+            // SAFETY: the kernel came from a detected ISA (`Layout::new`), the panel was laid out
+            // and packed for it; `out` and `activations` as this function's contract says.
+            Ok(panel) => unsafe {
+                (self.entry.kernel)(panel, panel_rows, n_cols, activations, n_tokens, out);
+            },
+            Err(error) => {
+                reads.report(error);
+                for token in 0..n_tokens {
+                    // SAFETY: one of the tokens that `out` is valid for.
+                    unsafe { out.write(token, &[0.0; MAX_PANEL_ROWS]) };
+                }
+            }
+        });
     }
 }

@@ -210,6 +210,32 @@ fn bound_pages_are_on_their_node_and_that_is_read_back() {
 }
 
 #[test]
+fn interleaved_pages_are_touched_by_all_nodes_in_turn_and_found_where_they_are() {
+    let mut arenas = NodeArenas::reserve("test", &[9 * HUGE, 1], &[Some(real_node()); 2]).unwrap();
+    arenas.interleave(4 * HUGE..9 * HUGE);
+    let of_node = |node: usize| {
+        let pieces = touch_pieces(&arenas, 2)[node].clone().into_iter();
+        let first = pieces.filter(|piece| piece.node.0 == 0);
+        first
+            .map(|piece| piece.bytes.start / HUGE)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of_node(0), [0, 1, 2, 3, 4, 6, 8]);
+    assert_eq!(of_node(1), [5, 7]);
+    arenas
+        .commit(PageKind::Transparent, Path::new("/sys"))
+        .unwrap();
+    first_touch(&mut arenas, &workers(2), &mut keep_on).unwrap();
+    let report = arenas.page_report(NodeIndex(0)).unwrap();
+    assert_eq!(report.sizes.resident_bytes, 9 * HUGE as u64);
+    let (pages, evidence) = arenas.interleaved_pages();
+    if evidence == Evidence::MovePages {
+        assert_eq!(pages.into_values().sum::<u64>(), 5 * HUGE as u64 / 4096);
+        assert_eq!(report.pages_by_node.into_values().sum::<u64>(), 64);
+    }
+}
+
+#[test]
 fn a_node_that_does_not_exist_is_named() {
     let mut arenas = NodeArenas::reserve("test", &[1], &[Some(NodeId(1000))]).unwrap();
     match arenas.commit(PageKind::Small, no_sysfs()) {
@@ -254,7 +280,10 @@ fn a_container_that_forbids_binding_still_gets_its_pages() {
         return;
     }
     let node = real_node();
-    let mut arenas = NodeArenas::reserve("test", &[3 * HUGE], &[Some(node)]).unwrap();
+    // The second node does not exist: nothing but its number is used.
+    let nodes = [Some(node), Some(NodeId(node.0 + 1))];
+    let mut arenas = NodeArenas::reserve("test", &[3 * HUGE, 1], &nodes).unwrap();
+    arenas.interleave(2 * HUGE..3 * HUGE);
     let got = arenas
         .commit(PageKind::Transparent, Path::new("/sys"))
         .unwrap();

@@ -95,8 +95,20 @@ fn bits_do_not_depend_on_chunks_or_instruction_set() {
     }
 }
 
+/// Buffers of all tensors: each type alone, and mixed.
+const BUFFERS: [&[&str]; 6] = [
+    &["SPLIT"],
+    &["MIRROR"],
+    &["INTERLEAVE"],
+    &["NODE0"],
+    &["MMAP"],
+    &["MIRROR", "MMAP", "SPLIT", "NODE0", "INTERLEAVE"],
+];
+
 #[test]
 fn bits_do_not_depend_on_workers_nodes_or_buffers() {
+    let names = numamirror_core::buffer::names(1);
+    assert!(names.iter().all(|name| BUFFERS.contains(&&[&**name][..])));
     for matrix_type in ["F32", "Q8_0"] {
         let (program, data, tokens) = model(&two_layers(matrix_type), 80);
         let run = |nodes, buffers| {
@@ -111,13 +123,8 @@ fn bits_do_not_depend_on_workers_nodes_or_buffers() {
             bits
         };
         let expected = run(&[1], &["SPLIT"]);
-        for nodes in [&[2][..], &[3], &[4], &[1, 1], &[2, 1, 1], &[1; 8]] {
-            for buffers in [
-                &["SPLIT"][..],
-                &["MIRROR"],
-                &["NODE0"],
-                &["MIRROR", "SPLIT", "NODE0"],
-            ] {
+        for nodes in [&[2][..], &[4], &[1, 1], &[2, 1, 1], &[1; 8]] {
+            for buffers in BUFFERS {
                 let found = run(nodes, buffers);
                 assert!(
                     found == expected,
@@ -318,6 +325,37 @@ fn the_first_op_with_a_non_finite_output_is_named() {
         other => panic!("{other:?}"),
     }
     assert_eq!(executor.sequences().n_past(0), 0);
+}
+
+#[test]
+fn a_bad_scale_of_a_mapped_tensor_ends_the_pass_that_meets_it() {
+    let (program, mut data, tokens) = model(&two_layers("Q8_0"), 5);
+    // Tensor, row, byte of the row: the second block's scale.
+    for (name, bad_row) in [("blk.1.ffn_up", 90), ("token_embd", 17)] {
+        let mut names = program.tensors().iter();
+        let tensor = names.position(|t| t.name == name).unwrap();
+        let was = data[tensor].clone();
+        data[tensor][bad_row * 68 + 34..][..2].copy_from_slice(&0x7e00_u16.to_le_bytes());
+        for nodes in [&[1][..], &[2, 1]] {
+            let how = How {
+                nodes,
+                buffers: &["MMAP"],
+                ..plainly()
+            };
+            let mut executor = executor(&program, &data, &how).unwrap();
+            for _ in 0..2 {
+                match forward(&mut executor, &items(0, 0, &tokens)) {
+                    Err(Error::NonFiniteWeight { tensor, row, col }) => {
+                        assert_eq!((tensor.as_str(), row, col), (name, bad_row, 32));
+                    }
+                    other => panic!("{name}: {other:?}"),
+                }
+                assert_eq!(executor.sequences().n_past(0), 0);
+                assert!(executor.logits().is_empty());
+            }
+        }
+        data[tensor] = was;
+    }
 }
 
 /// Queries, keys and values looked up by token: attention and nothing else.

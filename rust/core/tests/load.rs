@@ -6,7 +6,7 @@ mod models;
 use std::fs;
 
 use models::{Random, anywhere, file, random_rows, workers};
-use numamirror_core::buffer::Buffer;
+use numamirror_core::buffer::{self, Buffer};
 use numamirror_core::error::{Error, Result};
 use numamirror_core::isa::{self, Isa};
 use numamirror_core::load::{Source, WeightFile, load, open};
@@ -28,7 +28,7 @@ fn spec(name: &str, type_name: &str, n_rows: u32, n_cols: u32, role: Role) -> Te
 /// One tensor from the start of one file.
 fn load_one(spec: TensorSpec, bytes: &[u8]) -> Result<Weights> {
     let sources = [Source { file: 0, offset: 0 }];
-    load_from(&[spec], &[file(bytes)], &sources, isa::choose(None)?)
+    load_from(&[spec], &[file(bytes)], &sources, isa::choose(None)?, 0)
 }
 
 fn load_from(
@@ -36,13 +36,13 @@ fn load_from(
     files: &[WeightFile],
     sources: &[Source],
     isa: &Isa,
+    first_buffer: usize,
 ) -> Result<Weights> {
     // The last two nodes have no workers: others fill their memory.
     let nodes = [2, 1, 0, 0];
-    let buffers: Vec<Buffer> = ["SPLIT", "MIRROR", "NODE1", "NODE3"]
-        .iter()
-        .cycle()
-        .take(specs.len())
+    let names = buffer::names(nodes.len());
+    let of_tensor = names.iter().cycle().skip(first_buffer).take(specs.len());
+    let buffers: Vec<Buffer> = of_tensor
         .map(|name| Buffer::by_name(name, nodes.len()).unwrap())
         .collect();
     let layout = Layout::on_nodes(specs, &buffers, &nodes, isa)?;
@@ -74,7 +74,10 @@ fn check_rows(weights: &NodeWeights<'_>, id: u32, spec: &TensorSpec, bytes: &[u8
     let mut row = vec![f32::NAN; spec.n_cols as usize];
     let expected = decoded(spec, bytes);
     for (i, expected) in expected.chunks_exact(row.len()).enumerate() {
-        weights.matrix(TensorId(id)).unpack_row(i, &mut row);
+        weights
+            .matrix(TensorId(id))
+            .unpack_row(i, &mut row)
+            .unwrap();
         assert_eq!(row, expected, "{} row {i}", spec.name);
     }
 }
@@ -103,8 +106,10 @@ fn every_type_comes_back_as_it_was_from_several_files() {
         contents[file].extend([0xff; 7]);
     }
     let files = contents.map(|bytes| file(&bytes));
-    for &isa in isa::available() {
-        let weights = load_from(&specs, &files, &sources, isa).unwrap();
+    let isas = isa::available();
+    for first_buffer in 0..buffer::names(4).len() {
+        let isa = isas[first_buffer % isas.len()];
+        let weights = load_from(&specs, &files, &sources, isa, first_buffer).unwrap();
         assert!(weights.are_of(&specs) && !weights.are_of(&specs[1..]));
         for weights in [0, 1, 2, 3].map(|node| weights.on(NodeIndex(node))) {
             for ((id, spec), bytes) in (0..).zip(&specs).zip(&data) {
@@ -135,14 +140,15 @@ fn a_file_that_is_too_short_is_named_with_its_tensor() {
         let spec = spec("blk.0.attn_q", "F32", 1, 64, role);
         let short = file(&random(&spec)[..255]);
         let path = short.path.clone();
-        let layout =
-            || Layout::new(std::slice::from_ref(&spec), isa::choose(None).unwrap()).unwrap();
+        let layout = |buffer| layout(&[buffer], std::slice::from_ref(&spec), &[1]);
         let files = [short];
-        for offset in [0, 1 << 40, u64::MAX - 100, u64::MAX] {
+        let offsets = [0, 1 << 40, u64::MAX - 100, u64::MAX];
+        let both = offsets.map(|offset| ["SPLIT", "MMAP"].map(|buffer| (offset, buffer)));
+        for (offset, buffer) in both.into_iter().flatten() {
             let sources = [Source { file: 0, offset }];
             let workers = workers(&[1]);
             let answer = load(
-                layout(),
+                layout(buffer),
                 &anywhere(1),
                 &files,
                 &sources,
@@ -157,7 +163,7 @@ fn a_file_that_is_too_short_is_named_with_its_tensor() {
                 }) => {
                     assert_eq!((tensor, found), ("blk.0.attn_q".to_owned(), path.clone()));
                 }
-                other => panic!("offset {offset}: {other:?}"),
+                other => panic!("offset {offset}, {buffer}: {other:?}"),
             }
         }
     }
@@ -291,6 +297,81 @@ fn impossible_layouts_are_refused() {
     let layout = Layout::new(&specs, isa).unwrap();
     assert_eq!(layout.n_bytes(), usize::MAX, "more than any memory");
     let sources = vec![Source { file: 0, offset: 0 }; 9];
-    let refused = load_from(&specs, &[file(&[])], &sources, isa).unwrap_err();
+    let refused = load_from(&specs, &[file(&[])], &sources, isa, 0).unwrap_err();
     assert!(matches!(refused, Error::MemoryLimit { .. }), "{refused}");
+}
+
+fn layout(names: &[&str], specs: &[TensorSpec], nodes: &[usize]) -> Layout {
+    let buffers: Vec<Buffer> = names
+        .iter()
+        .map(|name| Buffer::by_name(name, nodes.len()).unwrap())
+        .collect();
+    Layout::on_nodes(specs, &buffers, nodes, isa::choose(None).unwrap()).unwrap()
+}
+
+#[test]
+fn interleaved_bytes_are_the_end_of_the_first_arena_and_count_against_each_node() {
+    let page = 4096;
+    // 64 rows of 16 values are a page.
+    let pages = |n_pages: u32| spec("x", "F32", 64 * n_pages, 16, Role::Matrix);
+    let specs = [pages(700), pages(3), pages(1), pages(2)];
+    let buffers = ["INTERLEAVE", "MIRROR", "NODE0", "NODE2"];
+    let found = layout(&buffers, &specs, &[1, 1, 1]);
+    // 700 pages are two huge ones, of which a node has at most one.
+    assert_eq!(found.interleaved_bytes(), 2 * HUGE_PAGE_BYTES);
+    assert_eq!(
+        found.node_bytes(),
+        [3 * HUGE_PAGE_BYTES, 3 * page, 5 * page]
+    );
+    let own = [HUGE_PAGE_BYTES, 3 * page, 5 * page];
+    let budget = own.map(|n_bytes| n_bytes + HUGE_PAGE_BYTES);
+    assert_eq!(found.budget_bytes(), budget);
+    let plain = layout(&["SPLIT"; 4], &specs, &[1, 1, 1]);
+    assert_eq!(plain.interleaved_bytes(), 0);
+    assert_eq!(plain.budget_bytes(), plain.node_bytes());
+}
+
+#[test]
+fn what_stays_in_its_file_takes_no_arena_bytes_and_is_not_read() {
+    let specs = [
+        spec("a", "Q8_0", 100, 64, Role::Matrix),
+        spec("b", "F32", 8, 512, Role::Matrix),
+        spec("c", "F32", 1, 64, Role::Vector),
+    ];
+    let found = layout(&["MMAP", "MIRROR", "MMAP"], &specs, &[1, 1]);
+    // The second matrix, and the vector, which is mirrored whatever is asked for.
+    let n_bytes = 8 * 512 * 4 + 4096;
+    assert_eq!(found.node_bytes(), [n_bytes; 2]);
+    assert_eq!(found.read_bytes(), 8 * 512 * 4 + 64 * 4);
+    assert_eq!(layout(&["MMAP"], &specs[..1], &[1]).n_bytes(), 0);
+}
+
+#[test]
+fn rows_that_went_bad_in_their_file_are_named_when_read() {
+    let spec = spec("mapped", "Q4_1", 9, 64, Role::Matrix);
+    let mut data = random(&spec);
+    let row_bytes = data.len() / 9;
+    data[8 * row_bytes + 20 + 2..][..2].copy_from_slice(&0x7e00_u16.to_le_bytes());
+    let layout = layout(&["MMAP"], &[spec], &[1]);
+    let sources = [Source { file: 0, offset: 0 }];
+    let (files, workers) = ([file(&data)], workers(&[1]));
+    let weights = load(
+        layout,
+        &anywhere(1),
+        &files,
+        &sources,
+        &workers,
+        &mut |_| Control::Continue,
+    );
+    let weights = weights.unwrap();
+    let table = weights.on(NodeIndex(0)).matrix(TensorId(0));
+    let mut row = [f32::NAN; 64];
+    table.unpack_row(7, &mut row).unwrap();
+    match table.unpack_row(8, &mut row) {
+        Err(Error::NonFiniteWeight { tensor, row, col }) => {
+            assert_eq!((tensor.as_str(), row, col), ("mapped", 8, 32));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(row.iter().all(|value| value.to_bits() == 0));
 }

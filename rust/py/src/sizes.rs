@@ -77,7 +77,7 @@ pub(crate) fn memory_needs(
             partial_elems: program.partial_elems(n_ubatch, n_ctx),
         };
         let activations = arena_bytes(program.slots(), &size);
-        Ok((weights.node_bytes().to_vec(), cache, activations))
+        Ok((weights.budget_bytes(), cache, activations))
     };
     errors::map(py, needs())
 }

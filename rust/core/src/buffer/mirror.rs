@@ -1,6 +1,6 @@
 //! `MIRROR`: a whole copy on each node; each thread reads its own node's.
 
-use super::{BufferType, Extent, Home, Request};
+use super::{BufferType, Extent, Home, Request, whole};
 
 pub(super) static TYPE: BufferType = BufferType {
     name: "MIRROR",
@@ -10,13 +10,5 @@ pub(super) static TYPE: BufferType = BufferType {
 };
 
 fn place(request: &Request<'_>) -> Vec<Extent> {
-    let whole = Extent {
-        home: Home::EveryNode,
-        panels: 0..request.n_panels,
-    };
-    if request.n_panels == 0 {
-        Vec::new()
-    } else {
-        vec![whole]
-    }
+    whole(request, Home::EveryNode)
 }

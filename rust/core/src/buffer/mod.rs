@@ -4,7 +4,9 @@
 //! neither bytes nor addresses (`weights` lays extents out) and reads nothing. To add a type, write
 //! `buffer/<type>.rs` and add it to [`TYPES`].
 
+mod interleave;
 mod mirror;
+mod mmap;
 mod node;
 mod split;
 
@@ -13,7 +15,13 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 
 /// Every buffer type, as `-ot PATTERN=NAME` takes them.
-pub static TYPES: [&BufferType; 3] = [&split::TYPE, &mirror::TYPE, &node::TYPE];
+pub static TYPES: [&BufferType; 5] = [
+    &split::TYPE,
+    &mirror::TYPE,
+    &interleave::TYPE,
+    &node::TYPE,
+    &mmap::TYPE,
+];
 
 /// One buffer type.
 #[derive(Debug)]
@@ -45,6 +53,10 @@ pub enum Home {
     Node(usize),
     /// A copy on every node, at the same offset.
     EveryNode,
+    /// On all nodes, a page each in turn: one range of addresses.
+    Interleaved,
+    /// In no memory of ours: in the page cache of its file.
+    File,
 }
 
 /// Consecutive panels with one home.
@@ -113,6 +125,13 @@ impl Buffer {
         };
         (self.kind.place)(&request)
     }
+}
+
+/// All panels in one extent.
+fn whole(request: &Request<'_>, home: Home) -> Vec<Extent> {
+    let panels = 0..request.n_panels;
+    let extent = (!panels.is_empty()).then_some(Extent { home, panels });
+    extent.into_iter().collect()
 }
 
 /// Names of all buffers with `n_nodes` nodes.

@@ -1,6 +1,6 @@
 //! `NODE0`, `NODE1`, …: all of a tensor on one node, whose threads alone work on it.
 
-use super::{BufferType, Extent, Home, Request};
+use super::{BufferType, Extent, Home, Request, whole};
 
 pub(super) static TYPE: BufferType = BufferType {
     name: "NODE",
@@ -10,13 +10,5 @@ pub(super) static TYPE: BufferType = BufferType {
 };
 
 fn place(request: &Request<'_>) -> Vec<Extent> {
-    let whole = Extent {
-        home: Home::Node(request.node),
-        panels: 0..request.n_panels,
-    };
-    if request.n_panels == 0 {
-        Vec::new()
-    } else {
-        vec![whole]
-    }
+    whole(request, Home::Node(request.node))
 }

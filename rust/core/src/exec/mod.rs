@@ -11,9 +11,10 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::arena::{Arena, ArenaSize, Rows, SlotId};
 use crate::batch::{Batch, BatchItem};
-use crate::error::{Error, Result};
+use crate::error::{Error, FirstError, Result};
 use crate::isa::Isa;
 use crate::load::Memory;
+use crate::mapped::{MappedReads, PanelScratch};
 use crate::ops::operand::Use;
 use crate::ops::{AnyOp, Op, Pass, Phase};
 use crate::program::{Program, Step};
@@ -52,6 +53,8 @@ pub struct Executor {
     rows: Vec<Rows>,
     /// One buffer a worker, locked by its owner for a whole pass.
     scratch: Vec<Mutex<Vec<f32>>>,
+    /// The same for weights that stay in their file.
+    panels: Vec<Mutex<PanelScratch>>,
     options: ExecOptions,
 }
 
@@ -94,6 +97,9 @@ impl Executor {
             rows: program.slots.iter().map(|slot| slot.rows).collect(),
             scratch: (0..workers.n_threads())
                 .map(|_| Mutex::new(vec![0.0; scratch_elems]))
+                .collect(),
+            panels: (0..workers.n_threads())
+                .map(|_| Mutex::new(PanelScratch::new(weights.layout().panel_scratch_bytes())))
                 .collect(),
             batch: Batch::with_capacity(options.max_rows),
             program,
@@ -144,7 +150,8 @@ impl Executor {
     ///
     /// # Errors
     /// [`Error::BadRequest`] or [`Error::ContextFull`] before anything is computed;
-    /// [`Error::Interrupted`]; [`Error::NonFiniteActivation`] names the first op whose output is
+    /// [`Error::Interrupted`]; [`Error::NonFiniteWeight`] for a tensor that stays in its file, whose
+    /// scales are checked whenever it is read; [`Error::NonFiniteActivation`] names the first op whose output is
     /// not finite. After an error every sequence ends where the pass began.
     pub fn forward(
         &mut self,
@@ -188,7 +195,11 @@ impl Executor {
             1 => self.options.n_threads,
             _ => self.options.n_threads_batch,
         };
+        let failure = FirstError::default();
         let job = |team: &Team<'_>| {
+            let panel = &self.panels[team.worker().0];
+            let mut panel = panel.lock().unwrap_or_else(PoisonError::into_inner);
+            let reads = MappedReads::new(&mut panel, &failure);
             let pass = Pass {
                 weights: self.weights.on(team.node()),
                 vector: self.isa.vector,
@@ -198,6 +209,7 @@ impl Executor {
                 team,
                 arena: &self.arena,
                 rows: &self.rows,
+                reads: &reads,
             };
             let buffer = &self.scratch[team.worker().0];
             let mut scratch = buffer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -215,7 +227,13 @@ impl Executor {
                 }
             }
         };
-        self.workers.run(n_workers, &job, poll)
+        let mut poll = || match poll() {
+            Control::Continue if !failure.is_set() => Control::Continue,
+            _ => Control::Cancel,
+        };
+        let ran = self.workers.run(n_workers, &job, &mut poll);
+        failure.into_result()?;
+        ran
     }
 
     /// Looks at the logits; when they are not finite, walks again and names where that began.

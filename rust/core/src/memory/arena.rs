@@ -105,6 +105,8 @@ pub struct NodeArenas {
     what: String,
     /// Dropped before the lease of their addresses.
     pub(super) arenas: Vec<Arena>,
+    /// Bytes of the first arena that lie on all nodes; at its end, empty if there are none.
+    pub(super) interleaved: Range<usize>,
     pub(super) committed: Option<Committed>,
     _lease: Lease,
 }
@@ -150,12 +152,41 @@ impl NodeArenas {
                 }
             }
         }
+        let end = arenas[0].reserved_bytes;
         Ok(Self {
             what: what.to_owned(),
             arenas,
+            interleaved: end..end,
             committed: None,
             _lease: lease,
         })
+    }
+
+    /// Has the end of the first arena dealt to all nodes a page each in turn, when it is committed.
+    /// With one kernel node, or none known, it is memory as any other.
+    ///
+    /// # Args
+    /// `bytes`: whole huge pages at the arena's end, or nothing.
+    ///
+    /// # Panics
+    /// If it is another range, or the arenas are committed.
+    pub fn interleave(&mut self, bytes: Range<usize>) {
+        if bytes.is_empty() {
+            return;
+        }
+        assert!(self.committed.is_none(), "interleaved after the commit");
+        assert!(
+            bytes.start.is_multiple_of(HUGE_PAGE_BYTES)
+                && bytes.end == self.arenas[0].reserved_bytes,
+            "not the arena's end"
+        );
+        self.interleaved = bytes;
+    }
+
+    /// Bytes of the first arena that lie on all nodes.
+    #[must_use]
+    pub fn interleaved(&self) -> Range<usize> {
+        self.interleaved.clone()
     }
 
     /// What the memory is for.

@@ -12,6 +12,7 @@ use std::thread;
 use super::arena::{Arena, NodeArenas};
 use super::pages::{PageKind, pool_lack, transparent_lack};
 use super::refusal;
+use super::span::{Policy, Span};
 use crate::error::{Error, Result};
 use crate::sys;
 
@@ -63,9 +64,8 @@ impl NodeArenas {
 
     /// Whether all arenas now consist of pool pages; if not, they are reservations as before.
     fn has_huge(&self, sysfs_root: &Path, reasons: &mut Vec<String>) -> Result<bool> {
-        let sizes = self
-            .iter()
-            .map(|(_, a)| (a.kernel_node(), a.reserved_bytes()));
+        let spans = self.spans().into_iter();
+        let sizes = spans.flat_map(|span| span.policy.claims(span.bytes.len()));
         if !sys::can_populate() {
             reasons.push("this kernel can't fill pool pages safely (Linux 5.14 can)".into());
         } else if let Some(lack) = pool_lack(sizes, sysfs_root) {
@@ -82,15 +82,19 @@ impl NodeArenas {
     /// Maps pool pages over all arenas, in a thread whose memory policy is the arena's: recent
     /// kernels then look whether that node's pool can hold it. The caller's policy is not touched.
     fn map_huge(&self) -> io::Result<()> {
-        let map = |arena: &Arena| {
+        let map = |span: &Span| {
+            let node = match span.policy {
+                Policy::Bind(node) => Some(node.0),
+                Policy::FirstTouch | Policy::Interleave(_) => None,
+            };
             // A refusal only leaves the check to the first touch.
-            let _ = sys::bind_thread(arena.kernel_node().map(|node| node.0));
+            let _ = sys::bind_thread(node);
             // SAFETY: the arena's own reservation, whole huge pages, which nobody can access yet.
-            unsafe { sys::map_huge(arena.base_ptr().as_ptr(), arena.reserved_bytes()) }
+            unsafe { sys::map_huge(self.start_of(span), span.bytes.len()) }
         };
         thread::scope(|scope| {
             let thread = thread::Builder::new().name("nm-map".into());
-            let mapping = thread.spawn_scoped(scope, || self.arenas.iter().try_for_each(map))?;
+            let mapping = thread.spawn_scoped(scope, || self.spans().iter().try_for_each(map))?;
             mapping
                 .join()
                 .unwrap_or_else(|payload| panic::resume_unwind(payload))
@@ -156,25 +160,40 @@ impl NodeArenas {
         Ok(self.committed.insert(committed).clone())
     }
 
-    /// Binds each arena to its node. Returns whether that is forbidden here.
+    /// Sets the policy of every span. Returns whether that is forbidden here.
     fn bind(&self) -> Result<bool> {
-        for arena in &self.arenas {
-            let Some(node) = arena.kernel_node() else {
-                continue;
+        for span in &self.spans() {
+            let (pointer, len_bytes) = (self.start_of(span), span.bytes.len());
+            let (nodes, answer) = match &span.policy {
+                Policy::FirstTouch => continue,
+                Policy::Bind(node) => {
+                    // SAFETY: part of the arena's own mapping.
+                    let answer = unsafe { sys::bind(pointer, len_bytes, node.0) };
+                    (vec![node.0], answer)
+                }
+                Policy::Interleave(nodes) => {
+                    let nodes: Vec<u32> = nodes.iter().map(|node| node.0).collect();
+                    // SAFETY: part of the arena's own mapping.
+                    let answer = unsafe { sys::interleave(pointer, len_bytes, &nodes) };
+                    (nodes, answer)
+                }
             };
-            // SAFETY: the arena's own mapping.
-            let answer =
-                unsafe { sys::bind(arena.base_ptr().as_ptr(), arena.reserved_bytes(), node.0) };
             match answer.map_err(|source| (source.raw_os_error(), source)) {
                 Ok(()) => {}
                 Err((Some(libc::EPERM | libc::ENOSYS), _)) => return Ok(true),
                 Err((_, source)) => {
-                    let call = format!("mbind of {} to node {}", self.what(), node.0);
+                    let nodes: Vec<String> = nodes.iter().map(u32::to_string).collect();
+                    let call = format!("mbind of {} to node {}", self.what(), nodes.join(", "));
                     return Err(Error::System { call, source });
                 }
             }
         }
         Ok(false)
+    }
+
+    fn start_of(&self, span: &Span) -> *mut u8 {
+        let arena = self.arena(span.node);
+        arena.base_ptr().as_ptr().wrapping_add(span.bytes.start)
     }
 
     /// Applies a call to each arena; a refusal is told with the size of all.

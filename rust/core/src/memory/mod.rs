@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | `address` | where arenas lie; who has which addresses |
 //! | `arena` | reservations and access |
+//! | `span` | which policy holds for which bytes |
 //! | `commit` | from a reservation to pages, with stated fallbacks |
 //! | `pages` | kinds of pages, and whether the pools hold enough |
 //! | `touch` | the first touch |
@@ -16,24 +17,29 @@
 //! | `refusal` | why the kernel said no |
 //! | `smaps` | the text of `/proc/self/smaps` |
 //! | `mapping` | memory anywhere |
+//! | `file_range` | part of a file, in its page cache |
 
 mod address;
 mod arena;
 mod commit;
+mod file_range;
 mod mapping;
 mod pages;
 mod proof;
 mod refusal;
 mod smaps;
+mod span;
 mod touch;
 
 pub use address::{base_address, stride_bytes};
 pub use arena::{Arena, NodeArenas};
 pub use commit::Committed;
+pub use file_range::FileRange;
 pub use mapping::Mapping;
 pub use pages::PageKind;
 pub use proof::{ArenaReport, Evidence};
 pub use smaps::PageReport;
+pub(crate) use span::equal_part_bytes;
 pub use touch::{TouchPiece, first_touch, touch_pieces};
 
 /// Size of a huge page on `x86_64`; arenas, and mappings of at least this size, are aligned to it.

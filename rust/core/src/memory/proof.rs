@@ -53,7 +53,8 @@ impl ArenaReport {
 impl NodeArenas {
     /// Asks the kernel where the pages of a node's arena are and how large. Not for loops.
     ///
-    /// Looks at a page every 2 MiB, at 64 if that is more, at all of a small arena.
+    /// Looks at a page every 2 MiB, at 64 if that is more, at all of a small arena. Sizes are those
+    /// of all pages; what is interleaved has nodes of its own ([`Self::interleaved_pages`]).
     ///
     /// # Errors
     /// [`crate::error::Error::System`] when `/proc/self/smaps` can't be read.
@@ -63,20 +64,56 @@ impl NodeArenas {
     pub fn page_report(&self, node: NodeIndex) -> Result<ArenaReport> {
         let arena = self.arena(node);
         let range = arena.range();
-        let samples = samples(range.start, arena.len_bytes());
-        let (evidence, pages_by_node) = if let Ok(nodes) = sys::nodes_of_pages(&samples) {
-            (Evidence::MovePages, count(&nodes))
-        } else if let Ok(text) = fs::read_to_string("/proc/self/numa_maps") {
-            (Evidence::NumaMaps, count_numa_maps(&text, &range))
-        } else {
-            (Evidence::Unknown, BTreeMap::new())
-        };
+        let mut bound = range.clone();
+        let mut len_bytes = arena.len_bytes();
+        if node.0 == 0 && !self.interleaved.is_empty() {
+            len_bytes = self.interleaved.start;
+            bound.end = range.start + len_bytes;
+        }
+        let samples = samples(range.start, len_bytes);
+        let (pages_by_node, evidence) = nodes_of(&samples, &bound);
         Ok(ArenaReport {
             pages_by_node,
             evidence,
             sizes: page_report(range)?,
         })
     }
+
+    /// Pages of what is interleaved on each kernel node, and where that is from. On several nodes
+    /// they are about equally many. Not for loops.
+    ///
+    /// Looks at a page in every 2 MiB, at all of a small range.
+    #[must_use]
+    pub fn interleaved_pages(&self) -> (BTreeMap<NodeId, u64>, Evidence) {
+        let start = self.arenas[0].range().start;
+        let range = start + self.interleaved.start..start + self.interleaved.end;
+        nodes_of(&interleaved_samples(&range), &range)
+    }
+}
+
+fn nodes_of(samples: &[usize], range: &Range<usize>) -> (BTreeMap<NodeId, u64>, Evidence) {
+    if let Ok(nodes) = sys::nodes_of_pages(samples) {
+        (count(&nodes), Evidence::MovePages)
+    } else if let Ok(text) = fs::read_to_string("/proc/self/numa_maps") {
+        (count_numa_maps(&text, range), Evidence::NumaMaps)
+    } else {
+        (BTreeMap::new(), Evidence::Unknown)
+    }
+}
+
+/// Addresses of the pages to look at where pages of any size are dealt in turn: a fixed step
+/// between them could meet the same node each time.
+fn interleaved_samples(range: &Range<usize>) -> Vec<usize> {
+    let page = sys::page_bytes();
+    if range.len() <= MIN_SAMPLES * HUGE_PAGE_BYTES {
+        return range.clone().step_by(page).collect();
+    }
+    let scattered = |huge: usize| {
+        // Source: Knuth, The Art of Computer Programming 3, 6.4: multiplicative hashing.
+        let hash = (huge as u32).wrapping_mul(0x9e37_79b1) as usize >> 16;
+        range.start + huge * HUGE_PAGE_BYTES + hash % (HUGE_PAGE_BYTES / page) * page
+    };
+    (0..range.len() / HUGE_PAGE_BYTES).map(scattered).collect()
 }
 
 /// Addresses of the pages to look at.
@@ -126,7 +163,7 @@ fn count_numa_maps(text: &str, range: &Range<usize>) -> BTreeMap<NodeId, u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{HUGE_PAGE_BYTES, count, count_numa_maps, samples};
+    use super::{HUGE_PAGE_BYTES, count, count_numa_maps, interleaved_samples, samples};
     use crate::topology::NodeId;
 
     #[test]
@@ -138,6 +175,28 @@ mod tests {
         let large = samples(0, 200 * HUGE_PAGE_BYTES);
         assert_eq!(large.len(), 200);
         assert!(large.iter().all(|address| address % HUGE_PAGE_BYTES == 0));
+    }
+
+    #[test]
+    fn samples_of_dealt_pages_are_fair_to_every_node() {
+        let range = 0x1000_0000..0x1000_0000 + 1000 * HUGE_PAGE_BYTES;
+        let samples = interleaved_samples(&range);
+        for page in [4096, HUGE_PAGE_BYTES] {
+            for n_nodes in [2, 3, 4, 8] {
+                let mut counts = vec![0_usize; n_nodes];
+                for address in &samples {
+                    counts[address / page % n_nodes] += 1;
+                }
+                let fair = 1000 / n_nodes;
+                let mut all = counts.iter();
+                assert!(
+                    all.all(|n| n.abs_diff(fair) <= fair / 4),
+                    "{page}: {counts:?}"
+                );
+            }
+        }
+        assert_eq!(interleaved_samples(&(0..HUGE_PAGE_BYTES)).len(), 512);
+        assert!(interleaved_samples(&(5..5)).is_empty());
     }
 
     #[test]

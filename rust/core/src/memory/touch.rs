@@ -16,6 +16,7 @@ use super::arena::{Arena, NodeArenas};
 use super::commit::Committed;
 use super::pages::PageKind;
 use super::refusal;
+use super::span::Span;
 use crate::error::{Error, Result};
 use crate::sys;
 use crate::topology::{NodeId, node_memory};
@@ -43,22 +44,26 @@ pub struct TouchPiece {
 /// Cuts all arenas into pieces of 2 to 16 MiB.
 ///
 /// # Args
-/// `n_nodes`: nodes that have threads. An arena of a node without is dealt to the others in turn.
+/// `n_nodes`: nodes that have threads. An arena of a node without is dealt to the others in turn,
+/// as are the pieces of what is interleaved.
 ///
 /// # Returns
 /// The pieces of each of the `n_nodes` nodes' threads.
 #[must_use]
 pub fn touch_pieces(arenas: &NodeArenas, n_nodes: usize) -> Vec<Vec<TouchPiece>> {
     let mut pieces = vec![Vec::new(); n_nodes];
-    for (node, arena) in arenas.iter() {
-        let end = arena.reserved_bytes();
-        let step = (end / PIECES_AN_ARENA).next_multiple_of(HUGE_PAGE_BYTES);
+    for span in arenas.spans() {
+        let (start, end) = (span.bytes.start, span.bytes.end);
+        let step = (span.bytes.len() / PIECES_AN_ARENA).next_multiple_of(HUGE_PAGE_BYTES);
         let step = step.clamp(HUGE_PAGE_BYTES, MAX_PIECE_BYTES);
-        let cut = (0..end).step_by(step).map(|start| TouchPiece {
-            node,
-            bytes: start..(start + step).min(end),
-        });
-        pieces[node.0 % n_nodes].extend(cut);
+        for (i, start) in (start..end).step_by(step).enumerate() {
+            // Dealt in turn, so that it is spread even where the kernel was not told to.
+            let toucher = if span.is_shared { i } else { span.node.0 };
+            pieces[toucher % n_nodes].push(TouchPiece {
+                node: span.node,
+                bytes: start..(start + step).min(end),
+            });
+        }
     }
     pieces
 }
@@ -110,6 +115,7 @@ enum Refusal {
 /// One attempt: what the workers share.
 struct Touch<'a> {
     arenas: &'a NodeArenas,
+    spans: Vec<Span>,
     pages: PageKind,
     sysfs_root: &'a Path,
     can_populate: bool,
@@ -121,6 +127,7 @@ impl<'a> Touch<'a> {
     fn new(arenas: &'a NodeArenas, pages: PageKind, sysfs_root: &'a Path) -> Self {
         Self {
             arenas,
+            spans: arenas.spans(),
             pages,
             sysfs_root,
             can_populate: sys::can_populate(),
@@ -164,8 +171,8 @@ impl<'a> Touch<'a> {
         let arena = self.arenas.arena(piece.node);
         // Pool pages are set aside already, and short of them there is an error; short of others,
         // bound to a node, the kernel kills the process.
-        if let (Some(node), true) = (arena.kernel_node(), self.pages != PageKind::Huge2M) {
-            self.look_at(node, piece).map_err(Refusal::Final)?;
+        if self.pages != PageKind::Huge2M {
+            self.look_at(piece).map_err(Refusal::Final)?;
         }
         fill(arena, &piece.bytes, self.can_populate)
             .map_err(|source| self.refused(piece, source))?;
@@ -173,20 +180,34 @@ impl<'a> Touch<'a> {
         Ok(())
     }
 
-    /// Refuses a piece that would not leave enough of its node free.
-    fn look_at(&self, node: NodeId, piece: &TouchPiece) -> Result<()> {
+    /// Refuses a piece that would not leave enough of its nodes free.
+    fn look_at(&self, piece: &TouchPiece) -> Result<()> {
+        let mut spans = self.spans.iter();
+        let span =
+            spans.find(|span| span.node == piece.node && span.bytes.contains(&piece.bytes.start));
+        let Some(span) = span else { return Ok(()) };
+        let rest_bytes = span.bytes.end - piece.bytes.start;
+        let whole = span.policy.claims(rest_bytes).into_iter();
+        for ((node, rest_bytes), (_, n_bytes)) in whole.zip(span.policy.claims(piece.bytes.len())) {
+            if let Some(node) = node {
+                self.look_at_node(node, n_bytes, rest_bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn look_at_node(&self, node: NodeId, n_bytes: usize, rest_bytes: usize) -> Result<()> {
         let Some(memory) = node_memory(self.sysfs_root, node)? else {
             return Ok(());
         };
         let kept_bytes = KEPT_BYTES.min(memory.total_bytes / KEPT_SHARE);
-        if memory.reclaimable_bytes >= piece.bytes.len() as u64 + kept_bytes {
+        if memory.reclaimable_bytes >= n_bytes as u64 + kept_bytes {
             return Ok(());
         }
-        let arena_bytes = self.arenas.arena(piece.node).reserved_bytes();
         Err(Error::NodeMemory {
             what: self.arenas.what().to_owned(),
             node: node.0,
-            wanted_bytes: (arena_bytes - piece.bytes.start) as u64,
+            wanted_bytes: rest_bytes as u64,
             free_bytes: memory.reclaimable_bytes,
             kept_bytes,
         })

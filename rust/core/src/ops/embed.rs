@@ -51,7 +51,10 @@ impl Op for Embed {
     fn fill(&self, _index: usize, tile: &mut Tile<'_>, pass: &Pass<'_>, _scratch: &mut [f32]) {
         let table = pass.weights.matrix(self.table.id());
         for row in tile.rows() {
-            table.unpack_row(pass.batch.rows[row].token, tile.row_mut(row));
+            let token = pass.batch.rows[row].token;
+            if let Err(error) = table.unpack_row(token, tile.row_mut(row)) {
+                pass.reads.report(error);
+            }
         }
     }
 }

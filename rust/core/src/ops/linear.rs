@@ -108,9 +108,15 @@ impl Op for Linear {
         let matrix = product.matrix(pass);
         let (panel_rows, panels) = (matrix.panel_rows(), matrix.work(part, pass.team));
         let end_row = (panels.end * panel_rows).min(matrix.n_rows());
+        // A panel that is packed for each tile is packed once for all rows.
+        let row_step = if matrix.is_mapped() {
+            usize::MAX
+        } else {
+            TOKEN_STEP
+        };
         Grid {
             cols: (panels.start * panel_rows).min(end_row)..end_row,
-            ..pass.grid(product.out.id(), TOKEN_STEP, PANEL_STEP * panel_rows)
+            ..pass.grid(product.out.id(), row_step, PANEL_STEP * panel_rows)
         }
     }
 

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use crate::arena::{Area, Arena, Deal, Grid, Rows, SlotId, Tile};
 use crate::batch::{Batch, Run};
 use crate::isa::vector::{CacheMut, VectorOps};
+use crate::mapped::MappedReads;
 use crate::packed::ActivationKind;
 use crate::state::{BlockCache, CacheId, Sequences};
 use crate::weights::{MatrixRef, NodeWeights};
@@ -62,6 +63,8 @@ pub struct Pass<'a> {
     pub(crate) team: &'a Team<'a>,
     pub(crate) arena: &'a Arena,
     pub(crate) rows: &'a [Rows],
+    /// With what the worker reads weights that stay in their file.
+    pub(crate) reads: &'a MappedReads<'a>,
 }
 
 impl<'a> Pass<'a> {
@@ -113,7 +116,7 @@ impl<'a> Pass<'a> {
                 matrix.n_cols(),
             )),
         };
-        tile.multiply(matrix, &activations);
+        tile.multiply(matrix, &activations, self.reads);
     }
 }
 

@@ -3,7 +3,9 @@
 //! Addresses and sizes are the callers' (`memory`); answers are the system's own error codes, for
 //! the callers to put into words.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::ptr;
 
 /// What memory without access and without a claim on the commit limit is mapped with.
@@ -96,6 +98,29 @@ pub unsafe fn map_huge(pointer: *mut u8, len_bytes: usize) -> io::Result<()> {
     mapped(answer).map(|_| ())
 }
 
+/// Maps part of a file for reading, shared with all who have its pages in memory.
+///
+/// What others write to the file is seen through the mapping; where they cut it off, a read is a
+/// SIGBUS. `len_bytes` is not 0, `offset` a multiple of the page size.
+pub fn map_file(file: &File, offset: u64, len_bytes: usize) -> io::Result<*mut u8> {
+    let past_all = |_| io::Error::from_raw_os_error(libc::EOVERFLOW);
+    let offset = libc::off_t::try_from(offset).map_err(past_all)?;
+    let (access, flags) = (libc::PROT_READ, libc::MAP_SHARED);
+    // SAFETY: a new mapping at an address of the kernel's choice touches no other; the descriptor
+    // is open.
+    let answer = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            len_bytes,
+            access,
+            flags,
+            file.as_raw_fd(),
+            offset,
+        )
+    };
+    mapped(answer)
+}
+
 /// Whether the kernel has [`populate`] (Linux 5.14).
 #[must_use]
 pub fn can_populate() -> bool {
@@ -140,7 +165,31 @@ pub unsafe fn advise_no_fork(pointer: *mut u8, len_bytes: usize) -> io::Result<(
 /// # Safety
 /// `pointer .. pointer + len_bytes` is whole pages inside a live mapping of the caller's.
 pub unsafe fn bind(pointer: *mut u8, len_bytes: usize, node: u32) -> io::Result<()> {
-    let mask = node_mask(node);
+    // SAFETY: the caller vouches for the range.
+    unsafe { set_policy(pointer, len_bytes, libc::MPOL_BIND, &[node]) }
+}
+
+/// Deals the pages that a range will get to several nodes, in turn.
+///
+/// # Errors
+/// As for [`bind`].
+///
+/// # Safety
+/// As for [`bind`].
+pub unsafe fn interleave(pointer: *mut u8, len_bytes: usize, nodes: &[u32]) -> io::Result<()> {
+    // SAFETY: the caller vouches for the range.
+    unsafe { set_policy(pointer, len_bytes, libc::MPOL_INTERLEAVE, nodes) }
+}
+
+/// # Safety
+/// As for [`bind`].
+unsafe fn set_policy(
+    pointer: *mut u8,
+    len_bytes: usize,
+    mode: libc::c_int,
+    nodes: &[u32],
+) -> io::Result<()> {
+    let mask = node_mask(nodes);
     // SAFETY: the caller vouches for the range; the kernel reads the mask's bits, and one less
     // than it is told.
     check_long(unsafe {
@@ -148,7 +197,7 @@ pub unsafe fn bind(pointer: *mut u8, len_bytes: usize, node: u32) -> io::Result<
             libc::SYS_mbind,
             pointer,
             len_bytes,
-            libc::MPOL_BIND,
+            mode,
             mask.as_ptr(),
             mask_bits(&mask) + 1,
             0,
@@ -158,7 +207,7 @@ pub unsafe fn bind(pointer: *mut u8, len_bytes: usize, node: u32) -> io::Result<
 
 /// Sets the memory policy of the calling thread, and no other: one node, or the default.
 pub fn bind_thread(node: Option<u32>) -> io::Result<()> {
-    let mask = node.map(node_mask).unwrap_or_default();
+    let mask = node.map(|node| node_mask(&[node])).unwrap_or_default();
     let (mode, bits) = if mask.is_empty() {
         (libc::MPOL_DEFAULT, 0)
     } else {
@@ -216,9 +265,12 @@ fn no_limit() -> libc::rlimit {
     }
 }
 
-fn node_mask(node: u32) -> Vec<u64> {
-    let mut mask = vec![0_u64; node as usize / 64 + 1];
-    mask[node as usize / 64] |= 1 << (node % 64);
+fn node_mask(nodes: &[u32]) -> Vec<u64> {
+    let n_words = nodes.iter().map(|&node| node as usize / 64 + 1).max();
+    let mut mask = vec![0_u64; n_words.unwrap_or(0)];
+    for &node in nodes {
+        mask[node as usize / 64] |= 1 << (node % 64);
+    }
     mask
 }
 

@@ -13,9 +13,9 @@ use crate::state::{CHUNK_BLOCKS, n_chunks};
 /// Queries of consecutive tokens of one sequence, for heads that share a kv head.
 ///
 /// Row i·`n_heads` + h is head h of token i.
-pub(super) struct Queries<'a> {
+pub(super) struct Queries<'a, 'p> {
     op: &'a Attention,
-    pass: &'a Pass<'a>,
+    pass: &'a Pass<'p>,
     tokens: Range<usize>,
     n_heads: usize,
     /// Their kv head.
@@ -28,7 +28,7 @@ pub(super) struct Queries<'a> {
     scratch: &'a mut [f32],
 }
 
-impl<'a> Queries<'a> {
+impl<'a, 'p> Queries<'a, 'p> {
     /// Gathers and scales the queries.
     ///
     /// # Returns
@@ -37,7 +37,7 @@ impl<'a> Queries<'a> {
         op: &'a Attention,
         tokens: Range<usize>,
         heads: Range<usize>,
-        pass: &'a Pass<'a>,
+        pass: &'a Pass<'p>,
         scratch: &'a mut [f32],
     ) -> (Self, [Partial<'a>; 2]) {
         let (k_dim, v_dim) = op.dims();
