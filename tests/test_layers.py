@@ -57,6 +57,7 @@ RUST_ORDER = (
     ("quant",),
     ("packed",),
     ("isa",),
+    ("mapped",),
     ("buffer",),
     ("weights",),
     ("load",),
